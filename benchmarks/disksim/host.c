@@ -81,9 +81,8 @@ struct host {
     struct sim *disk;
     double slowdown;
     int64_t now, late_ns, busy_since;
-    uint64_t random, scheduled;
-    struct event *heap;
-    size_t events, room;
+    uint64_t random;
+    struct agenda agenda;
     struct group **group;
     struct drive **drive;
     struct job **job;
@@ -121,43 +120,9 @@ static void *grown(void *array, size_t count, size_t size)
 #define APPEND(array, count, item) \
     ((array) = grown((array), (count), sizeof *(array)), (array)[(count)++] = (item))
 
-static bool earlier(const struct event *a, const struct event *b)
-{
-    return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
-}
-
 static void schedule(struct host *host, int64_t at, int kind, void *what)
 {
-    struct event event = { at > host->now ? at : host->now, host->scheduled++, kind, what };
-    size_t i = host->events++;
-
-    if (host->events > host->room) {
-        host->room = host->room ? 2 * host->room : 256;
-        host->heap = must(realloc(host->heap, host->room * sizeof *host->heap));
-    }
-    for (; i > 0 && earlier(&event, &host->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        host->heap[i] = host->heap[(i - 1) / 2];
-    host->heap[i] = event;
-}
-
-static struct event take(struct host *host)
-{
-    struct event first = host->heap[0], last = host->heap[--host->events];
-    size_t i = 0;
-
-    for (;;) {
-        size_t child = 2 * i + 1;
-        if (child >= host->events)
-            break;
-        if (child + 1 < host->events && earlier(&host->heap[child + 1], &host->heap[child]))
-            child++;
-        if (!earlier(&host->heap[child], &last))
-            break;
-        host->heap[i] = host->heap[child];
-        i = child;
-    }
-    host->heap[i] = last;
-    return first;
+    agenda_add(&host->agenda, at > host->now ? at : host->now, kind, what);
 }
 
 static int bin(int64_t value)
@@ -532,10 +497,10 @@ void host_run(struct host *host, int64_t until)
             at = (int64_t)((double)model * host->slowdown) + (host->slowdown != 1);
         if (at < host->now)
             at = host->now;
-        if (host->events && host->heap[0].at <= at) {
-            if (host->heap[0].at > until)
+        if (host->agenda.events && agenda_next(&host->agenda) <= at) {
+            if (agenda_next(&host->agenda) > until)
                 break;
-            struct event event = take(host);
+            struct event event = agenda_take(&host->agenda);
             host->now = event.at;
             happens(host, event);
         } else if (at <= until) {
@@ -719,6 +684,6 @@ void host_free(struct host *host)
     free(host->job);
     free(host->slot);
     free(host->unsynced);
-    free(host->heap);
+    free(host->agenda.heap);
     free(host);
 }

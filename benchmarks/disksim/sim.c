@@ -59,7 +59,7 @@ void sim_free(struct sim *sim)
         hdd_free(sim->device);
     else
         flash_free(sim->device);
-    free(sim->heap);
+    free(sim->agenda.heap);
     free(sim);
 }
 
@@ -68,43 +68,53 @@ static bool before(const struct event *a, const struct event *b)
     return a->at != b->at ? a->at < b->at : a->sequence < b->sequence;
 }
 
-void sim_schedule(struct sim *sim, int64_t at, int kind, void *what)
+void agenda_add(struct agenda *agenda, int64_t at, int kind, void *what)
 {
-    struct event event = { at, sim->scheduled++, kind, what };
-    size_t i = sim->events++;
+    struct event event = { at, agenda->scheduled++, kind, what };
+    size_t i = agenda->events++;
 
-    if (sim->events > sim->room) {
-        sim->room = sim->room ? 2 * sim->room : 64;
-        sim->heap = must(realloc(sim->heap, sim->room * sizeof *sim->heap));
+    if (agenda->events > agenda->room) {
+        agenda->room = agenda->room ? 2 * agenda->room : 64;
+        agenda->heap = must(realloc(agenda->heap, agenda->room * sizeof *agenda->heap));
     }
-    for (; i > 0 && before(&event, &sim->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        sim->heap[i] = sim->heap[(i - 1) / 2];
-    sim->heap[i] = event;
+    for (; i > 0 && before(&event, &agenda->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        agenda->heap[i] = agenda->heap[(i - 1) / 2];
+    agenda->heap[i] = event;
 }
 
-static struct event take_event(struct sim *sim)
+struct event agenda_take(struct agenda *agenda)
 {
-    struct event first = sim->heap[0], last = sim->heap[--sim->events];
+    struct event first = agenda->heap[0], last = agenda->heap[--agenda->events];
     size_t i = 0;
 
     for (;;) {
         size_t child = 2 * i + 1;
-        if (child >= sim->events)
+        if (child >= agenda->events)
             break;
-        if (child + 1 < sim->events && before(&sim->heap[child + 1], &sim->heap[child]))
+        if (child + 1 < agenda->events && before(&agenda->heap[child + 1], &agenda->heap[child]))
             child++;
-        if (!before(&sim->heap[child], &last))
+        if (!before(&agenda->heap[child], &last))
             break;
-        sim->heap[i] = sim->heap[child];
+        agenda->heap[i] = agenda->heap[child];
         i = child;
     }
-    sim->heap[i] = last;
+    agenda->heap[i] = last;
     return first;
+}
+
+int64_t agenda_next(const struct agenda *agenda)
+{
+    return agenda->events ? agenda->heap[0].at : NEVER;
+}
+
+void sim_schedule(struct sim *sim, int64_t at, int kind, void *what)
+{
+    agenda_add(&sim->agenda, at, kind, what);
 }
 
 int64_t sim_next(const struct sim *sim)
 {
-    return sim->events ? sim->heap[0].at : NEVER;
+    return agenda_next(&sim->agenda);
 }
 
 /*
@@ -141,8 +151,8 @@ void sim_finish(struct sim *sim, struct request *request, int64_t at)
 
 struct request *sim_advance(struct sim *sim, int64_t now)
 {
-    while (sim->events && sim->heap[0].at <= now) {
-        struct event event = take_event(sim);
+    while (sim->agenda.events && sim_next(sim) <= now) {
+        struct event event = agenda_take(&sim->agenda);
         sim->now = event.at;
         if (event.kind == EVENT_DONE) {
             struct request *request = event.what;

@@ -56,6 +56,13 @@ struct event {
     void *what;
 };
 
+/* Events, a binary heap by (at, sequence). */
+struct agenda {
+    struct event *heap;
+    size_t events, room;
+    uint64_t scheduled;
+};
+
 enum { EVENT_DONE = -1 };
 
 struct sim {
@@ -63,10 +70,7 @@ struct sim {
     void *device;
     int64_t now;
     uint64_t arrived;
-    /* Events, a binary heap by (at, sequence). */
-    struct event *heap;
-    size_t events, room;
-    uint64_t scheduled;
+    struct agenda agenda;
     /* Commands that the device has not taken yet, and how many it has. */
     struct queue waiting;
     unsigned inside;
@@ -86,6 +90,15 @@ struct request *sim_advance(struct sim *sim, int64_t now);
 
 /* The time of the next event, or NEVER. */
 int64_t sim_next(const struct sim *sim);
+
+/* Add an event; of those at one moment, the first one that was added comes first. */
+void agenda_add(struct agenda *agenda, int64_t at, int kind, void *what);
+
+/* Take the next event out; there has to be one. */
+struct event agenda_take(struct agenda *agenda);
+
+/* The time of the next event, or NEVER. */
+int64_t agenda_next(const struct agenda *agenda);
 
 /* For devices. */
 void sim_schedule(struct sim *sim, int64_t at, int kind, void *what);
