@@ -422,22 +422,6 @@ class Flash(Device):
         self.hand_out()
 
 
-def stretched(params: Params, slowdown: float) -> Params:
-    """Return a device all of whose times are so many times as long: the option `slowdown`.
-
-    Raises ValueError where the option is refused.
-    """
-    if not 0.001 <= slowdown <= 1e6:
-        raise ValueError(f"slowdown is from 0.001 to 1e+06, not {slowdown:g}")
-    slower = dict(params)
-    for name in params:
-        if name == "rpm" or name.endswith("_mb_s"):
-            slower[name] /= slowdown
-        elif name.endswith(("_us", "_ms", "_s")):
-            slower[name] *= slowdown
-    return slower
-
-
 def serve(params: Params, commands: Sequence[Command]) -> None:
     """Fill in the times of commands that arrive in this order at a device."""
     (Hdd if "rpm" in params else Flash)(params).run(commands)

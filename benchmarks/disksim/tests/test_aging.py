@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.disksim.params import check
 from benchmarks.disksim.tests.test_model import MIB, mixed, reads, replay
-from benchmarks.disksim.twin import Command, Params, serve, stretched
+from benchmarks.disksim.twin import Command, Params, serve
 from iokeel.core.curve import KIB
 from testing.lab.disks.disksim import DEVICES, built, params
 
@@ -140,19 +140,6 @@ def test_sata_discard_is_alone_in_the_device() -> None:
     assert [c.entered for c in commands[2:]] == [commands[1].done] * 2
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_stretched_device_takes_so_many_times_as_long(device: str) -> None:
-    changed: Params = {} if "rpm" in params(device) else BY_TIME | {"pause_every_bytes": 0} | CLIFF
-    p = params(device) | changed
-    original = at(*(i * 9_700_000 for i in range(40)), length=64 * KIB)
-    for i, command in enumerate(original):
-        command.op = ("write", "read", "read", "flush")[i % 4]
-    slow = [Command(c.op, c.fua, c.offset, c.length, 8 * c.arrival) for c in original]
-    serve(p, original)
-    serve(stretched(p, 8), slow)
-    assert [c.done for c in slow] == pytest.approx([8 * c.done for c in original], abs=200)
-
-
 def test_worn_disk_writes_at_half_its_rate() -> None:
     for device, mb_s in ((SATA, 390), (f"{SATA}-worn", 195)):
         commands = [Command("write", False, i * MIB, MIB, 0) for i in range(3000)]
@@ -246,9 +233,3 @@ def test_hard_disk_takes_no_extras_and_no_discards() -> None:
         assert (run.returncode, run.stderr) == (
             1, "replay: line 1 is a discard: the device needs discard_mb_s\n"
         )  # fmt: skip
-
-
-@pytest.mark.parametrize("slowdown", [0, -1, 1e7])
-def test_slowdown_out_of_bounds_is_refused(slowdown: float) -> None:
-    with pytest.raises(ValueError, match="slowdown is from"):
-        stretched(params(SATA), slowdown)
