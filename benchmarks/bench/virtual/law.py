@@ -46,6 +46,7 @@ class Law:
         self._in_force: dict[DriveId, ThrottleLimits | None] = dict.fromkeys(
             self._places, UNLIMITED
         )
+        self._timed: set[DriveId] = set()
         self._tick_at_ns = round(stage.chance.random() * _TICK_NS)
         stage.later(self._tick_at_ns, self._tick)
 
@@ -64,7 +65,7 @@ class Law:
                     place.number,
                     guest=place.drive.guest or not abilities.counts,
                     counts=abilities.counts or abilities.measures_latency,
-                    times=abilities.measures_latency,
+                    times=drive in self._timed,
                 )
                 drives[drive] = DriveSeen(
                     self._policies[drive],
@@ -95,6 +96,7 @@ class Law:
         def arrive() -> None:
             self._stage.set_limits(self._places[order.drive].group, order.limits)
             self._in_force[order.drive] = order.limits
+            (self._timed.add if order.limits.latency else self._timed.discard)(order.drive)
 
         took_ns = round(self._stage.chance.expovariate(1 / _ORDER_NS))
         self._stage.later(self._stage.host.now_ns + took_ns, arrive)

@@ -37,13 +37,12 @@ def with_aids(
     limits are the last ones, then their bound stays. allowed: the rate that the limits hold the
     drive to, its burst included.
     """
-    abilities, last, policy = known.abilities, known.sent.limits, known.policy
+    abilities, last = known.abilities, known.sent.limits
     if abilities is None or not _is_able(abilities):
         return limits
     if storage is None and known.storage is not None and last is not None:
         return limits._replace(latency=last.latency, max_in_flight=last.max_in_flight)
-    own_ms = (policy and policy.latency_target_ms) or 0.0
-    target_ms = max(own_ms, (storage and storage.policy.latency_target_ms) or 0.0)
+    target_ms = _target_ms(known, storage)
     if not target_ms:  # most often, and this is asked of each drive in each tick
         has_any = limits.latency or limits.max_in_flight is not None
         return limits._replace(latency=False, max_in_flight=None) if has_any else limits
@@ -75,6 +74,23 @@ def is_off(
         return (bound, last.latency) != (need, wanted.latency)
     is_old = now_ns - known.sent.at_ns >= SLACK_S * NS_PER_S
     return need > bound or (is_old and bound >= SLACK_RATIO * need)
+
+
+def needs_times(known: DriveState, storage: StorageState | None) -> bool:
+    """Whether a latency target needs a drive timed that only its throttle group can time.
+
+    As one of a storage daemon. It is timed without limits, too, or nobody knew that it suffers.
+    """
+    abilities, counters = known.abilities, known.measured.counters
+    if abilities is None or not abilities.measures_latency or counters is None:
+        return False
+    return counters.read_time_ns is None and _target_ms(known, storage) > 0
+
+
+def _target_ms(known: DriveState, storage: StorageState | None) -> float:
+    """Return a drive's latency target or its storage's, whichever is longer; 0 without any."""
+    own_ms = (known.policy and known.policy.latency_target_ms) or 0.0
+    return max(own_ms, (storage and storage.policy.latency_target_ms) or 0.0)
 
 
 def _is_able(abilities: Abilities) -> bool:

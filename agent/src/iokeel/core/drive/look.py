@@ -7,7 +7,7 @@ from iokeel.core.drive import burst, pricing
 from iokeel.core.drive.burst import with_burst
 from iokeel.core.drive.exact import may_be_fallback
 from iokeel.core.drive.follow import SHARE_RATIO, share_has_moved
-from iokeel.core.drive.in_flight import is_off, with_aids
+from iokeel.core.drive.in_flight import is_off, needs_times, with_aids
 from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen
@@ -56,7 +56,8 @@ def look(
     if kept is not None:
         return kept, None
     if policy is None or allowed is None:
-        return _release(known, seen)
+        timed = policy is not None and needs_times(known, storage)
+        return _release(known, seen, timed=timed)
     finding, misfit = pricing.look_at_prices(known, policy, model, split_size, now_ns)
     tight = divided is not None and divided.tight
     reason = _reason(before, known, seen, finding, misfit, allowed, tight, now_ns)
@@ -263,9 +264,12 @@ def _stays(known: DriveState, share: Share | None, seen: DriveSeen, model: CostM
 
 
 def _release(
-    known: DriveState, seen: DriveSeen
+    known: DriveState, seen: DriveSeen, *, timed: bool
 ) -> tuple[DriveState, tuple[ThrottleLimits, Reason] | None]:
-    """Give a drive that has lost its policy or its limit the limits that it had before."""
+    """Give a drive that has lost its policy or its limit the limits that it had before.
+
+    timed: its QEMU is to time it by the throttle group, though nothing holds it.
+    """
     finding = Finding(Verdict.NO_POLICY if known.policy is None else Verdict.NO_LIMIT)
     kept = known.measured
     bare = DriveState(
@@ -280,25 +284,28 @@ def _release(
         sent=Sent(retunes=known.sent.retunes, overwritten=known.sent.overwritten),
         vm=known.vm,
     )
-    sent = known.sent
+    sent, in_force = known.sent, seen.in_force
+    found = sent.found or UNLIMITED
     if sent.limits is None:
+        if not timed or in_force is None or in_force.latency:
+            return bare, None
+        found = in_force
+    elif not is_ours(in_force, sent) and not (sent.reason is Reason.RELEASED and seen.failed):
         return bare, None
-    back = sent.found or UNLIMITED
+    back = found._replace(latency=timed or found.latency)
+    if sent.reason is Reason.RELEASED and sent.limits == back and not seen.failed:
+        # Until it is seen to be done. One that is timed is still to be given back.
+        return (bare._replace(sent=sent) if in_force is None or back != found else bare), None
     released = bare._replace(
         sent=bare.sent._replace(
             limits=back,
             replaced=sent.limits,
-            found=back,
+            found=found,
             reason=Reason.RELEASED,
             carried_out=sent.carried_out,
             group=sent.group,
         )
     )
-    was_released = sent.reason is Reason.RELEASED
-    if was_released and not seen.failed:  # until it is seen to be done
-        return (released if seen.in_force is None else bare), None
-    if not was_released and not is_ours(seen.in_force, sent):
-        return bare, None
     return released, (back, Reason.RELEASED)
 
 

@@ -40,13 +40,15 @@ class Disk:
         self.in_force: ThrottleLimits | None = UNLIMITED
         self.second = 0
         self.done = [0, 0]
+        self.of_guest = True
 
     def look(self, reads: int = 0, size: int = 4096, **seen: Any) -> list[SetLimits]:
         """Look after so many reads more of a size."""
         self.second += 1
         self.done = [self.done[0] + reads, self.done[1] + reads * size]
         at_ns = self.second * NS_PER_S
-        counters = Counters(at_ns, self.done[0], self.done[1], 0, 0, 0, 0)
+        times = (0, 0) if self.of_guest else (None, None)
+        counters = Counters(at_ns, self.done[0], self.done[1], 0, 0, *times)
         drive = DriveSeen(self.policy, counters, self.in_force, abilities=self.abilities)
         disk = StorageSeen(self.storage, StorageCounters(at_ns, 0, 0, 0, 0, 0, 0))
         observation = Observation({DRIVE: drive._replace(storage="sda")}, storages={"sda": disk})
@@ -283,3 +285,62 @@ def test_a_bound_grows_with_the_limit(reads: int) -> None:
         (order,) = disk.look(reads=reads)
         assert order.reason is Reason.POLICY
         assert (order.limits.max_in_flight or 0) >= limit * EIGHT / 4000
+
+
+def test_a_drive_without_a_guest_or_a_limit_is_timed_for_its_target() -> None:
+    """Nobody else can time a storage daemon's drive, or tell that it suffers."""
+    disk = Disk(StoragePolicy(), DrivePolicy(latency_target_ms=1.0))
+    assert disk.look() == []
+    disk.of_guest = False
+    disk.in_force = ThrottleLimits(iops_total=9)
+    (order,) = disk.look()
+    assert order.limits == ThrottleLimits(iops_total=9, latency=True)
+    assert [disk.look(reads=5) for _ in range(3)] == [[]] * 3
+    assert not disk.known.is_held
+
+
+@pytest.mark.parametrize("gone", ["target", "policy", "limit"])
+def test_such_a_drive_is_timed_until_nothing_needs_it(gone: str) -> None:
+    own = ThrottleLimits(iops_total=9)
+    disk = Disk(StoragePolicy(), DrivePolicy(latency_target_ms=1.0))
+    disk.of_guest, disk.in_force = False, own
+    disk.look()
+    if gone == "limit":  # for a while it has one of ours
+        disk.policy = DrivePolicy(limit=100, latency_target_ms=1.0)
+        (order,) = disk.look()
+        assert order.limits.latency and order.limits.iops_total == 100
+        disk.policy = DrivePolicy(latency_target_ms=1.0)
+        (order,) = disk.look()
+        assert order.limits == own._replace(latency=True)
+    disk.look()
+    disk.policy = None if gone == "policy" else DrivePolicy()
+    (order,) = disk.look()
+    assert order == SetLimits(DRIVE, own, Reason.RELEASED)
+    assert disk.look() == []
+    assert disk.known.sent.limits is None
+
+
+@pytest.mark.parametrize("target_ms", [None, 1.0])
+def test_an_order_to_time_a_drive_that_failed_is_sent_again(target_ms: float | None) -> None:
+    disk = Disk(StoragePolicy(), DrivePolicy(latency_target_ms=1.0))
+    disk.of_guest = False
+    disk.look()
+    disk.policy = DrivePolicy(latency_target_ms=target_ms)
+    before = disk.in_force = UNLIMITED._replace(latency=target_ms is None)
+    disk.look()
+    disk.in_force = before
+    (order,) = disk.look(failed=True, counters=None)
+    assert order.limits.latency == (target_ms is not None)
+
+
+def test_a_timed_drive_whose_limits_somebody_changes_keeps_those() -> None:
+    disk = Disk(StoragePolicy(), DrivePolicy(latency_target_ms=1.0))
+    disk.of_guest = False
+    disk.look()
+    theirs = disk.in_force = ThrottleLimits(iops_total=5)
+    disk.look()
+    disk.look()
+    assert disk.in_force == theirs._replace(latency=True)
+    disk.policy = None
+    disk.look()
+    assert disk.in_force == theirs
