@@ -2,17 +2,19 @@
 PYTHON ?= $(shell test -x /usr/bin/python3 && /usr/bin/python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo /usr/bin/python3 || echo python3)
 BIN := .venv/bin
 RUN := PYTHONPATH=$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
+# With the law compiled, as the packages have it
+COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/python -m
 
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test fuzz molecule test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test fuzz molecule test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: prerequisites .venv/ready .venv/law ## Install what is missing, and the command into .venv
+setup: prerequisites .venv/ready ## Install what is missing, and the command into .venv
 
 prerequisites:
 	@agent/prerequisites
@@ -23,10 +25,8 @@ prerequisites:
 	$(BIN)/pip install --quiet --no-deps --editable agent
 	@touch $@
 
-# Compiling halves `decide`'s own CPU time
-.venv/law: agent/compile_law.py $(shell find agent/src/iokeel/core -name '*.py') .venv/ready
+law: setup # Compile the control law into build/law, which halves `decide`'s own CPU time
 	@$(RUN) testing.compiled_law
-	@touch $@
 
 demo: setup ## Watch iokeel hold three real guests to their policies (MODE=exact: on the patched QEMU)
 	$(RUN) benchmarks.demo.run
@@ -115,14 +115,14 @@ bench-full: setup ## Run all scenarios under all controllers, then report (12 ho
 	benchmarks/iokeel-bench run --full $(if $(FRESH),--fresh)
 	benchmarks/iokeel-bench report --results build/bench --docs build/bench
 
-bench-agent: setup ## Measure what the agent costs for 10 to 5,000 drives
-	$(RUN) benchmarks.agent_cost.run
+bench-agent: law ## Measure what the agent costs for 10 to 5,000 drives
+	$(COMPILED) benchmarks.agent_cost.run
 
 bench-backstop: setup ## Measure io.max under a VM, in a guest with cgroup v2
 	$(RUN) benchmarks.backstop.run
 
-bench-feedback: setup ## Measure what each constant of the capacity's feedback costs and gains
-	$(RUN) benchmarks.law.capacity_feedback
+bench-feedback: law ## Measure what each constant of the capacity's feedback costs and gains
+	$(COMPILED) benchmarks.law.capacity_feedback
 
 bench-fleet: setup ## Measure shares and latency of hosts on one array, as PARDA did (12 minutes)
 	$(RUN) benchmarks.fleet.parda
@@ -130,8 +130,8 @@ bench-fleet: setup ## Measure shares and latency of hosts on one array, as PARDA
 bench-io-latency: setup ## Measure io.max with io.latency beside it, in a kernel built for that (15 minutes)
 	$(RUN) benchmarks.backstop.run --io-latency
 
-bench-retune: setup ## Measure what each constant of the retune law costs and gains
-	$(RUN) benchmarks.law.retune_constants
+bench-retune: law ## Measure what each constant of the retune law costs and gains
+	$(COMPILED) benchmarks.law.retune_constants
 
 bench-disksim: setup ## Measure the simulated disks against published figures (20 minutes)
 	$(RUN) benchmarks.disks.run --readme benchmarks/disksim/README.md
@@ -143,8 +143,8 @@ bench-qemu: setup ## Measure the QEMU patches against stock QEMU
 	$(RUN) benchmarks.qemu.run
 	$(RUN) benchmarks.qemu.run --table benchmarks/results/qemu.json --readme qemu-patches/README.md
 
-bench-sim: setup ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
-	$(RUN) benchmarks.law.random_hosts
+bench-sim: law ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
+	$(COMPILED) benchmarks.law.random_hosts
 
 packages: packages-agent packages-qemu ## Build all Debian packages into build/packages (half an hour)
 
@@ -156,4 +156,3 @@ packages-qemu: setup ## Build Debian 13's QEMU packages with the patches (half a
 
 clean: ## Remove what was built here; the cache folder stays
 	rm -rf .venv build
-	find agent/src -name '*.so' -delete

@@ -39,7 +39,7 @@ def agent_us(scenario: Scenario, ticks: int, warm_up_s: float) -> Measure:
     """Return a function that measures the agent of a checkout."""
 
     def run(checkout: Path) -> list[float]:
-        command = [str(checkout / ".venv/bin/iokeel")]
+        command = ["env", _compiled(checkout), str(checkout / ".venv/bin/iokeel")]
         found = measure(scenario, ticks, command, warm_up_s)
         if found.errors:
             print(f"errors: {found.errors}")
@@ -49,11 +49,17 @@ def agent_us(scenario: Scenario, ticks: int, warm_up_s: float) -> Measure:
     return run
 
 
+def _compiled(checkout: Path) -> str:
+    """Return the environment in which a checkout's programs run its compiled law."""
+    return f"PYTHONPATH={checkout.resolve()}/build/law"
+
+
 def law_us(drives: int, ticks: int, exact: bool) -> Measure:
     """Return a function that measures the control law of a checkout."""
 
     def run(checkout: Path) -> list[float]:
-        command = [str(checkout / ".venv/bin/python"), str(HERE / "law_time.py"), str(checkout)]
+        python = ["env", _compiled(checkout), str(checkout / ".venv/bin/python")]
+        command = [*python, str(HERE / "law_time.py"), str(checkout)]
         command += [f"--drives={drives}", f"--ticks={ticks}", *["--exact"] * exact]
         # PYTHONPATH would put this checkout's modules before the other's.
         done = subprocess.run(command, stdout=subprocess.PIPE, env={}, check=False)
@@ -96,7 +102,7 @@ def show(checkouts: Sequence[Path], found: Sequence[list[list[float]]]) -> None:
 def main() -> None:
     """Compare two checkouts."""
     parser = argparse.ArgumentParser(description=question(__doc__))
-    parser.add_argument("checkout", type=Path, help="A: a checkout with its .venv (make setup)")
+    parser.add_argument("checkout", type=Path, help="A: a checkout after `make law`")
     parser.add_argument(
         "--with", dest="other", type=Path, default=CHECKOUT, help="B: by default this checkout"
     )
@@ -117,7 +123,7 @@ def main() -> None:
     checkouts = [options.checkout.resolve(), options.other.resolve()]
     for checkout in checkouts:
         if not (checkout / ".venv/bin/iokeel").exists():
-            parser.error(f"{checkout} has no .venv/bin/iokeel: run make setup there")
+            parser.error(f"{checkout} has no .venv/bin/iokeel: run make law there")
     if options.law:
         run = law_us(options.law, options.ticks, options.exact)
     else:

@@ -86,7 +86,7 @@ def _export(tree: Path, codename: str) -> None:
         to = tree / place
         to.parent.mkdir(parents=True, exist_ok=True)
         if (PROJECT / source).is_dir():
-            made = shutil.ignore_patterns("__pycache__", "*.so")
+            made = shutil.ignore_patterns("__pycache__")
             shutil.copytree(PROJECT / source, to, ignore=made)
         else:
             shutil.copy(PROJECT / source, to)
