@@ -24,7 +24,7 @@ from iokeel.core.fleet.handover import GuestCredit, with_credit
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.tenant_part import with_outcome
+from iokeel.core.sharing.held import with_outcomes
 from iokeel.core.sharing.tenant_sums import (
     Sums,
     by_storage,
@@ -103,6 +103,7 @@ class Agent:
     _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _stopping: bool = False
     _telling: bool = False
+    _carried_out: list[SetLimits] = field(default_factory=list)
     _hung: asyncio.Task[bool] | None = None
     _doubts: Doubts = field(default_factory=Doubts)
     _of_tenants: dict[str, list[tuple[DriveId, DriveState]]] = field(default_factory=dict)
@@ -282,6 +283,7 @@ class Agent:
             now_ns = time.monotonic_ns()
             await self._forget_others(domains)
             seen = self._observation(domains, counters)
+            self._note_room()
             before = self.state
             self.state, orders = decide(before, seen, now_ns)
             self.looks += 1
@@ -365,7 +367,6 @@ class Agent:
                 granted=granted,
                 granted_storages=shared,
                 restarted=observer.restarted(domains),
-                stuck=observer.in_force(outcomes.stuck()),
             )
         return Observation(
             drives,
@@ -376,7 +377,6 @@ class Agent:
             granted_storages=shared,
             levels=self.fleet.levels() if self.fleet is not None else {},
             restarted=observer.restarted(None),
-            stuck=observer.in_force(outcomes.stuck()),
         )
 
     # The fleet
@@ -399,6 +399,7 @@ class Agent:
     def _tell_fleet(self, *, whole: bool) -> None:
         """Tell the fleet what drives ask and are held to. whole: after a look at all VMs."""
         if self.fleet is not None:
+            self._note_room()
             self._of_tenants = by_tenant(self.state.drives)
             self._on_storages = by_storage(self.state.drives)
             complete = whole and self._knows_all()
@@ -416,12 +417,16 @@ class Agent:
             moves.looked(before.drives, self.state.drives, self.observer.vms(), now_ns)
 
     def _on_success(self, order: SetLimits) -> None:
-        """Tell the fleet soon what a drive is held to now. At a stop its claim stays."""
-        if self.fleet is not None:
-            self.state = with_outcome(self.state, order)
-            if not self._telling and not self._stopping:
-                self._telling = True
-                self.tasks.spawn(self._tell_soon())
+        """Note what a drive is held to, and tell the fleet soon. At a stop its claim stays."""
+        self._carried_out.append(order)
+        if self.fleet is not None and not self._telling and not self._stopping:
+            self._telling = True
+            self.tasks.spawn(self._tell_soon())
+
+    def _note_room(self) -> None:
+        """Go by what drives are held to since orders have been carried out."""
+        self.state = with_outcomes(self.state, self._carried_out)
+        self._carried_out.clear()
 
     async def _tell_soon(self) -> None:
         await asyncio.sleep(_TELL_S)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from iokeel.config.settings import StorageConfig, VmConfig
 from iokeel.core.counters import Counters, DriveId
-from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import DriveSeen, StorageSeen
 from iokeel.core.policy import PolicyInPart
 from iokeel.core.storage import StorageId, StoragePolicy
@@ -202,15 +201,6 @@ class Observer:
                         info.group,
                     ),
                 )
-
-    def in_force(self, drives: Collection[DriveId]) -> dict[DriveId, ThrottleLimits | None]:
-        """Return the limits in force on some drives, as they were read last."""
-        vms = self.vms() if drives else {}
-        return {
-            drive: info.in_force
-            for drive in drives
-            if drive.domain in vms and (info := vms[drive.domain].drives.get(drive.target))
-        }
 
     def storages_of(
         self,

@@ -56,7 +56,6 @@ class Outcomes:
         self.lines = Sparing(_MOST_LINES, 60.0)
         self._retry_s = retry_s
         self._pending: Counter[DriveId] = Counter()
-        self._begun_at: dict[DriveId, float] = {}  # of drives in `_pending`
         self._failures: dict[DriveId, _Failure] = {}
         self._curve_again_at: dict[DriveId, float] = {}
         self._processes: dict[DriveId, Process | None] = {}  # of drives in `errors`
@@ -95,14 +94,13 @@ class Outcomes:
     def begun(self, drive: DriveId) -> None:
         """Note that an order is on its way."""
         self._pending[drive] += 1
-        self._begun_at.setdefault(drive, time.monotonic())
 
     def ended(self, drive: DriveId) -> bool:
         """Note that an order has ended, and return whether it was the last one on its way."""
         self._pending[drive] -= 1
         if self._pending[drive]:
             return False
-        del self._pending[drive], self._begun_at[drive]
+        del self._pending[drive]
         return True
 
     def succeeded(self, order: SetLimits) -> None:
@@ -144,15 +142,6 @@ class Outcomes:
     def troubled(self) -> Collection[DriveId]:
         """Return the drives that have had an order that failed."""
         return self.errors.keys()
-
-    def stuck(self) -> Collection[DriveId]:
-        """Return the drives whose last order has failed, or is on its way for long.
-
-        To be asked once the drives have been seen.
-        """
-        latest = time.monotonic() - self._retry_s / 2
-        late = [drive for drive, begun_at in self._begun_at.items() if begun_at <= latest]
-        return {*self._failures, *late}
 
     def forget(self, drives: Iterable[DriveId]) -> None:
         """Forget drives that are gone. Others of the same names may come."""

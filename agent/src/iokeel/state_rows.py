@@ -21,6 +21,7 @@ from iokeel.core.policy import (
     DomainPolicy,
     DrivePolicy,
     LastGood,
+    VmPolicy,
     checked,
     checked_job_bps,
 )
@@ -30,6 +31,7 @@ from iokeel.core.state import (
     Division,
     DriveState,
     Feedback,
+    Part,
     Pricing,
     Sent,
     StorageState,
@@ -58,6 +60,26 @@ class Qemu(NamedTuple):
     boot: str
 
 
+class KeptVm(NamedTuple):
+    """What is saved of a drive's part of its VM's limit. most: its part as it was divided."""
+
+    policy: VmPolicy
+    credit: Credit = Credit()
+    most: int | None = None
+    sustained: int | None = None
+
+    @classmethod
+    def of(cls, vm: VmPart, credit: Credit) -> KeptVm:
+        """Return what is saved of a part. credit: as it is saved."""
+        return cls(vm.policy, credit, None if vm.part is None else vm.part.part, vm.sustained)
+
+    @property
+    def vm(self) -> VmPart:
+        """The part. All of it may be there until the first division."""
+        part = None if self.most is None else Part(self.most, self.most)
+        return VmPart(self.policy, self.credit, self.sustained, part)
+
+
 class Kept(NamedTuple):
     """The part of a drive's state that is saved.
 
@@ -75,7 +97,7 @@ class Kept(NamedTuple):
     credit_open: bool
     granted_seconds: float
     priced_for: Mix | None
-    vm: VmPart | None
+    vm: KeptVm | None
     carried_out: ThrottleLimits | None  # None if it is `replaced`
     qemu: Qemu | None = None
     group: str | None = None
@@ -100,7 +122,7 @@ def kept_of(
         known.credit.open,
         sent.credit_s,
         known.pricing.mix,
-        None if known.vm is None else known.vm._replace(credit=_saved(known.vm.credit, exact)),
+        None if known.vm is None else KeptVm.of(known.vm, _saved(known.vm.credit, exact)),
         None if seen == sent.replaced else seen,
         qemu,
         sent.group,
@@ -137,7 +159,7 @@ class _Row(msgspec.Struct):
     policy: DrivePolicy | None = None  # a row of an older version has none
     tenant: str | None = None
     storage: str | None = None
-    vm: VmPart | None = None
+    vm: KeptVm | None = None
     carried_out: dict[str, _Value] | None = None
     qemu: Qemu | None = None
     group: str | None = None
@@ -192,7 +214,7 @@ def state_of(text: str) -> DriveState:
             carried_out=_limits(row.carried_out or row.replaced),
             group=row.group,
         ),
-        vm=row.vm,
+        vm=None if row.vm is None else row.vm.vm,
     )
 
 

@@ -27,6 +27,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import TenantPolicy
+from iokeel.core.sharing.held import with_outcomes
 from iokeel.core.state import State
 from iokeel.core.storage import StorageCounters
 from iokeel.state_store import StateStore
@@ -315,7 +316,6 @@ class Fleet:
             granted=self._granted,
             granted_storages=self._granted_storages,
             restarted=self._restarted({drive.domain for drive in drives}, only),
-            stuck={self.guests[i].drive: self._throttles.limits[i] for i in self._failed},
         )
         self.state, orders = decide(self.state, seen, self.now_ns)
         for order in orders:
@@ -426,6 +426,7 @@ class Fleet:
             return
         self._failed.pop(i, None)
         self._throttles.set(i, order.limits, self._phases[i].kind, self.guests[i].exact)
+        self.state = with_outcomes(self.state, [order])
 
     def _restart(self) -> None:
         """Start an agent from what the last one stored."""

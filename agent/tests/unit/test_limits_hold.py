@@ -501,8 +501,7 @@ class LimitsHold(RuleBasedStateMachine):
         running = [domain for domain in self.domains.values() if domain.runs]
         quiet = self.libvirtd and all(d.readable and d.tells and not d.late for d in running)
         unsure = self.is_full or self.is_late or self.forgets
-        unset = self.refused or self.agent.enforcer.outcomes.stuck()
-        if limit is None or not quiet or unsure or unset:
+        if limit is None or not quiet or unsure or self.refused:
             return
         owned = [
             domain.held(target)

@@ -69,22 +69,6 @@ def clock() -> Iterator[Clock]:
         yield made
 
 
-def test_a_drive_is_stuck_until_its_last_order_is_known_to_be_carried_out(clock: Clock) -> None:
-    outcomes = clock.outcomes
-    outcomes.begun(DRIVE)
-    assert outcomes.stuck() == set(), "most take milliseconds"
-    clock.now_s += 1
-    assert outcomes.stuck() == {DRIVE}
-    clock.fail(SILENT)
-    outcomes.ended(DRIVE)
-    for _ in range(3):
-        clock.now_s += 1
-        clock.seen()
-        assert outcomes.stuck() == {DRIVE}
-    clock.seen(DriveInfo("vda", in_force=LIMITS))
-    assert outcomes.stuck() == set()
-
-
 def test_limits_are_not_known_until_the_last_order_has_ended(clock: Clock) -> None:
     outcomes = clock.outcomes
     outcomes.begun(DRIVE)
@@ -134,7 +118,6 @@ def test_an_order_that_is_not_to_be_sent_again_leaves_no_failure(clock: Clock) -
     clock.outcomes.settle([DRIVE])
     clock.now_s += 100
     assert clock.seen() == (UNLIMITED, False, PATCHED)
-    assert not clock.outcomes.stuck()
     assert not clock.outcomes.last
 
 

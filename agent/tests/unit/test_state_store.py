@@ -30,6 +30,7 @@ from iokeel.core.state import (
     Division,
     DriveState,
     Feedback,
+    Part,
     Pricing,
     Sent,
     StorageState,
@@ -128,7 +129,7 @@ states = st.builds(
         ),
         st.builds(Credit, st.integers(0, 3600).map(float), st.booleans()),
         st.none() | st.integers(1, 10**8),
-        st.none() | st.integers(1, 10**8),
+        st.none() | st.integers(1, 10**8).map(lambda part: Part(part, part)),
     ),
 )
 drives = st.builds(DriveId, st.text(st.characters(codec="utf-8"), max_size=20), st.text("vdab"))

@@ -6,11 +6,10 @@ Here's how it works. `decide` looks at every drive once a tick:
    sizes, and its normalized rate R.
 2. *Demand and credit* (drive/binding.py, drive/burst.py, sharing/demand.py): did its limits hold
    it? That tells its demand, and the burst credit that it saves or spends.
-3. *Share* (sharing/vm_limit.py, sharing/tenant_part.py, sharing/allocate.py,
-   sharing/storage_part.py): VMs' limits, what the fleet grants, tenants' limits and capacities are
-   divided among all drives.
+3. *Divide* (sharing/parts.py, sharing/allocate.py): VMs' and tenants' limits, what the fleet
+   grants, and storages' capacities are divided among all drives.
 4. *Allowed*: the rate L that the drive may have is its policy's limit (its burst while it
-   has credit), and no more than its parts of its VM's limit and its tenant's, and its share.
+   has credit), and no more than its parts of limits over several drives, and its share.
 5. *Reasons* (drive/look.py): is there one to set limits? Its policy may have changed, its limits
    may not fit its mix any more (drive/retune.py), its burst may open or close, its share may
    have moved (drive/follow.py), or somebody may have changed the limits by hand.
@@ -46,15 +45,10 @@ from iokeel.core.limits import ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import Reason, SetLimits
 from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
-from iokeel.core.sharing.allocate import (
-    first_shares,
-)
 from iokeel.core.sharing.demand import demand_after
 from iokeel.core.sharing.divide_all import divide_all
 from iokeel.core.sharing.headroom import split_size_of
-from iokeel.core.sharing.tenant_part import (
-    with_order,
-)
+from iokeel.core.sharing.held import with_order
 from iokeel.core.state import (
     NEW,
     NOT_DIVIDED,
@@ -92,11 +86,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     now = _read(state, seen, models, failures)
     storages, shares = divide_all(state, seen, models, now, failures)
     orders, suspects = _look_at_all(state, seen, models, now, storages, shares, failures, now_ns)
-    has_parts = bool(seen.granted or seen.granted_storages)
-    after = State(
-        state.model, now, state.tenants, storages, suspects, failures, has_parts=has_parts
-    )
-    return after, orders
+    return State(state.model, now, state.tenants, storages, suspects, failures), orders
 
 
 def _promised(known: DriveState, seen: DriveSeen | None) -> DriveState:
@@ -149,23 +139,15 @@ def _look_at_all(
 ) -> tuple[list[SetLimits], tuple[DriveId, ...]]:
     """Look at each drive, and return the orders and the drives that need a second look.
 
-    If the first look to fail is at a drive of a VM with a limit, no other drive of it is raised:
-    the division didn't know yet what the first one keeps.
+    Also those that wait until others' limits have made room for theirs.
     """
     orders: list[SetLimits] = []
-    # Of a VM with a limit: another drive's is lowered before. With the state before the look.
-    raises: list[tuple[SetLimits, DriveState]] = []
-    unsure: set[str] = set()
     suspects: list[DriveId] = []
-    new: Mapping[DriveId, Share] = {}
-    if shares is None:
-        undivided = [drive for drive in seen.drives if _is_undivided(drives[drive])]
-        new = first_shares(undivided, drives, state.tenants)
     for drive, now in seen.drives.items():
         if drive in failures:
             continue
         before, known = state.drives.get(drive, NEW), drives[drive]
-        share = new.get(drive, known.share) if shares is None else shares.get(drive)
+        share = known.share if shares is None else shares.get(drive)
         model, storage = models[known.storage], storages.get(known.storage or "")
         if share is None and _is_untold(known.storage, state.storages, storages):
             share = NOT_DIVIDED
@@ -177,38 +159,22 @@ def _look_at_all(
             after, order = look(before, known, share, now, model, split_size, storage, now_ns)
         except Exception as error:
             failures[drive] = error
-            drives[drive] = _with_vm_part_of(before, known)
-            if drive not in state.failures:
-                unsure.add(drive.domain)
             continue
         if order is not None:
             after = with_order(after)
-            if after.vm is not None and _is_raised(before, after):
-                raises.append((SetLimits(drive, *order), known))
-            else:
-                orders.append(SetLimits(drive, *order))
+            orders.append(SetLimits(drive, *order))
         drives[drive] = after
         if after.finding.verdict is Verdict.SUSPECT:
             suspects.append(drive)
-    for raised, known in raises:
-        if raised.drive.domain in unsure:
-            drives[raised.drive] = known
-        else:
-            orders.append(raised)
     drives.update(with_first(state.drives, drives, seen.drives))
     kept = without_release(drives, seen.drives, orders)
     if kept:
         drives.update(kept)
         orders = [order for order in orders if order.drive not in kept]
+    if orders:
+        there = [drive for drive in seen.drives if drive not in failures]
+        suspects += [drive for drive in there if drives[drive].waits_for_room]
     return orders, tuple(suspects)
-
-
-def _with_vm_part_of(before: DriveState, known: DriveState) -> DriveState:
-    """Return a drive's state with the part of its VM's limit that its limits are still made for."""
-    if known.vm is None or before.vm is None or before.vm.most is None:
-        return known
-    part = known.vm._replace(most=before.vm.most, sustained=before.vm.sustained)
-    return known._replace(vm=part)
 
 
 def _is_untold(
@@ -222,11 +188,6 @@ def _is_untold(
     if now is None or name in before:
         return False
     return now.policy.capacity is not None and now.division.usable is None
-
-
-def _is_undivided(known: DriveState) -> bool:
-    """Whether a drive is new, and in no division yet."""
-    return known.share is NOT_DIVIDED and known.sent.limits is None
 
 
 def _models(
@@ -323,6 +284,7 @@ def _with_reading(
         None if vm is None else before.vm._replace(policy=vm) if before.vm else VmPart(vm),
         before.part,
         before.storage_part,
+        before.held,
     )
 
 
@@ -346,8 +308,3 @@ def _last_abilities(before: DriveState, seen: DriveSeen) -> Abilities | None:
     """Return the last known abilities of a drive's QEMU; None unless our limits are in force."""
     in_force = seen.in_force
     return before.abilities if in_force is None or in_force in before.sent.ours else None
-
-
-def _is_raised(before: DriveState, after: DriveState) -> bool:
-    old, new = before.pricing.rate, after.pricing.rate
-    return old is not None and (new is None or new > old)

@@ -64,9 +64,7 @@ class Observation:
     limit there keeps what it has, and nothing is raised. granted_storages: the same of the
     storages that the fleet shares; None is without a limit. levels: what tenants' drives get on
     these on all hosts together, if they don't get all that they demand. restarted: VMs with another
-    QEMU than at the last look, whose drives are new ones. stuck: drives whose last order isn't
-    known to be carried out, though there has been time for it, with the limits that were read last;
-    None if they aren't known.
+    QEMU than at the last look, whose drives are new ones.
     """
 
     drives: Mapping[DriveId, DriveSeen]
@@ -79,4 +77,3 @@ class Observation:
     granted_storages: Mapping[StorageId, int | None] = field(default_factory=dict)
     levels: Mapping[StorageId, Mapping[str, TenantLevel]] = field(default_factory=dict)
     restarted: Collection[str] = ()
-    stuck: Mapping[DriveId, ThrottleLimits | None] = field(default_factory=dict)

@@ -14,12 +14,11 @@ from typing import Final, NamedTuple
 from iokeel.core.abilities import Abilities
 from iokeel.core.counters import Counters, DriveId, Mix, Rates
 from iokeel.core.credit import Credit as Credit
-from iokeel.core.credit import VmPart as VmPart
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.limits import ThrottleLimits
 from iokeel.core.mix import NO_NOISE, Noise
 from iokeel.core.orders import Reason
-from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.storage import Load, StorageActivity, StorageCounters, StoragePolicy
 from iokeel.core.wants import Wants
 
@@ -114,18 +113,35 @@ class Demand(NamedTuple):
     unpaid: float = 0.0
 
 
-class FleetPart(NamedTuple):
-    """A drive's part of the fleet's grant here to its tenant, or to all drives on its storage.
+class Part(NamedTuple):
+    """A drive's part of a limit over several drives (sharing/pool.py).
 
-    sharing/tenant_part.py and sharing/storage_part.py divide it. part: as it was divided. most: the
-    part of it that is free now; other drives may still hold the rest. held: the most that its QEMU
-    may be held to now; inf if that has no end. All are for both budgets together, if reads and
-    writes have one each.
+    part: as it was divided. most: as much of it as the others leave now. Both are for both budgets
+    together, if reads and writes have one each. halved: each has half of it, so that both can't
+    have more together; else as much as it uses of both (DriveState.each_of).
     """
 
     part: int
     most: int
-    held: float
+    halved: bool = True
+
+
+class VmPart(NamedTuple):
+    """A drive's part of its VM's limit.
+
+    policy, credit: the VM's, the same for all its drives. part: of the limit, or of its burst while
+    that is open; None until it has been divided. sustained: of the limit in any case.
+    """
+
+    policy: VmPolicy
+    credit: Credit = Credit()
+    sustained: int | None = None
+    part: Part | None = None
+
+    @property
+    def ceiling(self) -> int | None:
+        """The rate that the VM's policy allows now."""
+        return self.credit.ceiling(self.policy)
 
 
 class Pricing(NamedTuple):
@@ -195,22 +211,19 @@ class Sent(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A drive's share of its storage or of its tenant's limit.
+    """A drive's share of its storage.
 
-    most: the rate that it may have. storage, tenant: the one that bounds it; the other is None.
-    owed: the part of its reservation that fits. by_weight: the part that its weight adds, inf if
-    there is enough for all and it wasn't cut. cut: what it gave up for the drives in
-    StorageState.suffering. The first two less this make `most`, unless `by_weight` is inf. tight:
-    limits that don't follow it make those of the tenant's drives add up to too much.
+    most: the rate that it may have. owed: the part of its reservation that fits. by_weight: the
+    part that its weight adds, inf if there is enough for all and it wasn't cut. cut: what it gave
+    up for the drives in StorageState.suffering. The first two less this make `most`, unless
+    `by_weight` is inf.
     """
 
     most: float
-    storage: str | None
-    tenant: str | None
+    storage: str
     owed: float
     by_weight: float
     cut: float = 0.0
-    tight: bool = False
 
 
 class NotDivided(Enum):
@@ -230,8 +243,9 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     """The law's memory of a drive.
 
     storage, abilities: the last ones known; None if they never were. share: None if nothing is
-    divided that the drive has a part in. part: of its tenant's; None if that isn't the fleet's.
-    storage_part: the same of its storage's.
+    divided that the drive has a part in. part: of its tenant's limit; storage_part: of what the
+    fleet grants on its storage; None if there is none. held: the most that its QEMU may be held to
+    now, over both budgets (sharing/held.py); None if it has a part of nothing.
     """
 
     policy: DrivePolicy | None = None
@@ -246,8 +260,9 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     finding: Finding = Finding()
     sent: Sent = Sent()
     vm: VmPart | None = None
-    part: FleetPart | None = None
-    storage_part: FleetPart | None = None
+    part: Part | None = None
+    storage_part: Part | None = None
+    held: float | None = None
 
     def with_sent(self, limits: ThrottleLimits) -> DriveState:
         """Return the state with limits as those that were sent last."""
@@ -284,57 +299,51 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         return self.credit.ceiling(self.policy)
 
     @property
-    def vm_most(self) -> int | None:
-        """The rate that its VM's limit allows it; with separate budgets, for each of the two."""
+    def parts(self) -> tuple[Part, ...]:
+        """Its parts of limits over several drives."""
         vm = self.vm
-        if vm is None or vm.policy.limit is None:
-            return None
-        return self.each_budget(vm.policy.limit if vm.most is None else vm.most)
+        of_vm = None
+        if vm is not None and (limit := vm.policy.limit) is not None:
+            of_vm = Part(limit, limit) if vm.part is None else vm.part
+        return tuple([p for p in (of_vm, self.part, self.storage_part) if p is not None])
 
     @property
-    def tenant_most(self) -> int | None:
-        """The rate that the fleet allows it of its tenant's; with separate budgets, for each."""
-        return None if self.part is None else self.each_budget(self.part.most)
+    def waits_for_room(self) -> bool:
+        """Whether other drives still hold some of what it may have."""
+        return any(part.most < part.part for part in self.parts)
 
     @property
-    def storage_most(self) -> int | None:
-        """The rate that the fleet allows it of its storage's; with separate budgets, for each."""
-        return None if self.storage_part is None else self.each_budget(self.storage_part.most)
-
-    @property
-    def fleet_most(self) -> int | None:
-        """The lower of the two; None if it has neither."""
-        if self.part is None and self.storage_part is None:  # most often, and this is asked often
-            return None
-        tenant, storage = self.tenant_most, self.storage_most
-        if tenant is None or storage is None:
-            return storage if tenant is None else tenant
-        return min(tenant, storage)
+    def parts_most(self) -> int | None:
+        """The rate that its parts allow it, None without any; with separate budgets, for each."""
+        each = [
+            self.each_budget(most) if halved else max(1, floor(self.each_of(most, 0.0)))
+            for _, most, halved in self.parts
+        ]
+        return min(each) if each else None
 
     def each_budget(self, part: int) -> int:
         """Return a part of its VM's or tenant's limit; with separate budgets, for each of both."""
         separate = self.policy is not None and self.policy.separate_budgets
         return max(1, part // 2) if separate else part
 
-    def each_of_share(self, share: Share) -> float:
-        """Return what a share allows; with separate budgets, for each of both.
+    def each_of(self, rate: float, rounding: float = 0.5) -> float:
+        """Return what a rate for all that a drive does allows; with separate budgets, for each.
 
         As large a part of it as the busier one has of all that the drive does, so that reads alone
         can do all that is reserved. While it does nothing, or can't be read, its last requests
-        count; without any, it is half. In sixteenths, because each change of limits has a price;
-        rounded down if it is of a tenant's limit.
+        count; without any, it is half. In sixteenths, because each change of limits has a price.
+        rounding: of a sixteenth, what is rounded up.
         """
         if self.policy is None or not self.policy.separate_budgets:
-            return share.most
-        _, _, rate, mix, _, _, _, _, _, _, budget_rate, _ = self.measured
+            return rate
+        _, _, did, mix, _, _, _, _, _, _, budget_rate, _ = self.measured
         part = 0.5
-        if rate and budget_rate is not None:
-            part = budget_rate / rate
+        if did and budget_rate is not None:
+            part = budget_rate / did
         elif mix is not None:
             reads, writes = mix.read.raw_iops, mix.write.raw_iops
             part = max(reads, writes) / (reads + writes)
-        rounding = 0.0 if share.storage is None else 0.5
-        return share.most * floor(16 * part + rounding) / 16
+        return rate * floor(16 * part + rounding) / 16
 
     def allowed_by(self, share: Share | None) -> float | None:
         """Return the rate that policy, VM, fleet and a share allow, at least 1; None if none does.
@@ -344,11 +353,9 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         ceiling = self.credit.ceiling(self.policy)
         allowed = None if ceiling is None else float(ceiling)
         if share is not None:
-            each = max(1.0, self.each_of_share(share))
+            each = max(1.0, self.each_of(share.most))
             allowed = each if allowed is None else min(allowed, each)
-        if self.vm is not None and (most := self.vm_most) is not None:
-            allowed = max(1.0, most if allowed is None else min(most, allowed))
-        if (most := self.fleet_most) is not None:  # in whole numbers, so that sums are exact
+        if (most := self.parts_most) is not None:  # in whole numbers, so that sums are exact
             allowed = float(max(1, floor(most if allowed is None else min(most, allowed))))
         return allowed
 
@@ -477,7 +484,7 @@ class State:
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
     LOOK_AGAIN_S from now (drive/retune.py). failures: errors of the law itself in the last
     decision, by the drive or storage that was set aside for it; under None, one of the division
-    whatever is set aside. has_parts: some tenants or storages are the fleet's.
+    whatever is set aside.
     """
 
     model: CostModel = DEFAULT_MODEL
@@ -486,4 +493,3 @@ class State:
     storages: Mapping[str, StorageState] = field(default_factory=dict)
     suspects: tuple[DriveId, ...] = ()
     failures: Mapping[DriveId | str | None, Exception] = field(default_factory=dict)
-    has_parts: bool = False

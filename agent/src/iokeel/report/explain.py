@@ -90,10 +90,14 @@ def _vm_part(vm: VmSnapshot, decision: Decision) -> Iterator[str]:
 
 def _fleet(fleet: FleetSnapshot | None, drive: DriveReport, decision: Decision) -> Iterator[str]:
     """Yield what the fleet lets the drive's tenant and storage do here, and who else has what."""
-    grants = []
+    grants: list[tuple[str, BudgetInFleet | None, float]] = []
     if drive.tenant is not None and decision.tenant_iops is not None:
         known = fleet.tenants.get(drive.tenant) if fleet is not None else None
-        grants.append((drive.tenant, known, decision.tenant_iops))
+        if known is None:
+            its = iops(decision.tenant_iops)
+            yield f"The drive's part of the limit of tenant {drive.tenant} is {its}."
+        else:
+            grants.append((drive.tenant, known, decision.tenant_iops))
     if drive.storage is not None and decision.fleet_storage_iops is not None:
         known = fleet.storages.get(drive.storage) if fleet is not None else None
         grants.append((f"all drives on {drive.storage}", known, decision.fleet_storage_iops))
@@ -246,7 +250,7 @@ def _storage(storage: StorageSnapshot, usable_iops: float) -> str:
 
 
 def _share(share: Share, storage: StorageSnapshot | None) -> str:
-    shared = share.storage or f"the limit of tenant {share.tenant}"
+    shared = share.storage
     if isinf(share.by_weight):
         return (
             f"There is more of {shared} than is wanted, so the drive may have"

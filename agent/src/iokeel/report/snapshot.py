@@ -394,7 +394,7 @@ def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
 
 def _vm_part(vm: VmPart | None) -> int | None:
     """Return a drive's part of its VM's limit; None if the VM has none."""
-    return None if vm is None else vm.policy.limit if vm.most is None else vm.most
+    return None if vm is None else vm.policy.limit if vm.part is None else vm.part.most
 
 
 def _flow(did: Rates | None, write: bool) -> tuple[float | None, float | None, float | None]:

@@ -21,6 +21,7 @@ from iokeel.core.state import (
     Demand,
     DriveState,
     Measured,
+    Part,
     Pricing,
     Sent,
     Share,
@@ -95,9 +96,7 @@ def test_drives_vms_and_tenants_keep_their_limits_whatever_the_drives_did(
 ) -> None:
     there = {}
     for number, (policy, rate, full, tenant, vm, part) in enumerate(drives):
-        promise = (
-            None if vm_limit is None else VmPart(VmPolicy(limit=vm_limit), Credit(), part, part)
-        )
+        promise = None if vm_limit is None else VmPart(VmPolicy(limit=vm_limit), sustained=part)
         known = drive(policy, rate, full=full, tenant=tenant, vm=promise)
         there[DriveId(f"db{vm}", f"vd{number}")] = known
     tenants = {"acme": TenantPolicy(limit=tenant_limit)}
@@ -118,19 +117,19 @@ def test_drives_vms_and_tenants_keep_their_limits_whatever_the_drives_did(
 def test_a_tenants_limit_goes_where_it_is_wanted() -> None:
     tenants = {"acme": TenantPolicy(limit=1000)}
     there = {
-        VDA: drive(DrivePolicy(limit=5000), 800.0, tenant="acme"),
-        OTHER: drive(tenant="acme"),
+        VDA: drive(DrivePolicy(limit=5000), tenant="acme")._replace(part=Part(900, 900)),
+        OTHER: drive(tenant="acme")._replace(part=Part(100, 60)),
     }
-    left = rates(State(drives=there, tenants=tenants))
-    assert left[VDA] >= 900
-    assert 0 < left[OTHER] <= 1000 - left[VDA]
+    assert rates(State(drives=there, tenants=tenants)) == {VDA: 900, OTHER: 60}
+    there[OTHER] = there[OTHER]._replace(part=None)
+    assert rates(State(drives=there, tenants=tenants)) == {VDA: 500, OTHER: 500}
 
 
 def test_a_vms_drives_keep_their_parts_of_its_limit_and_not_of_its_burst() -> None:
     promise = VmPolicy(limit=1000, burst=4000)
     there = {
-        VDA: drive(vm=VmPart(promise, Credit(30.0, True), 3900, 900)),
-        VDB: drive(vm=VmPart(promise, Credit(30.0, True), 100, 100)),
+        VDA: drive(vm=VmPart(promise, Credit(30.0, True), 900, Part(3900, 3900))),
+        VDB: drive(vm=VmPart(promise, Credit(30.0, True), 100, Part(100, 100))),
     }
     assert rates(State(drives=there)) == {VDA: 900, VDB: 100}
 
@@ -138,7 +137,7 @@ def test_a_vms_drives_keep_their_parts_of_its_limit_and_not_of_its_burst() -> No
 def test_a_vms_new_drive_gets_a_part_of_its_limit_all_the_same() -> None:
     promise = VmPolicy(limit=1000)
     there = {
-        VDA: drive(vm=VmPart(promise, Credit(), 1000, 1000)),
+        VDA: drive(vm=VmPart(promise, Credit(), 1000, Part(1000, 1000))),
         VDB: drive(vm=VmPart(promise)),
     }
     left = rates(State(drives=there))
@@ -147,7 +146,7 @@ def test_a_vms_new_drive_gets_a_part_of_its_limit_all_the_same() -> None:
 
 
 def test_a_drive_keeps_to_its_share_of_a_storage() -> None:
-    share = Share(300.0, "fast", None, 0.0, inf)
+    share = Share(300.0, "fast", 0.0, inf)
     there = {VDA: drive(share=share), VDB: drive(DrivePolicy(limit=5000), share=share)}
     assert rates(State(drives=there)) == {VDA: 300, VDB: 300}
 
@@ -189,10 +188,10 @@ def test_a_fault_of_the_law_leaves_that_vm_as_it_is_and_serves_the_others() -> N
 def test_a_fault_in_a_tenants_division_leaves_its_vms_as_they_are() -> None:
     nonsense: Any = "nonsense"
     there = {
-        VDA: drive(DrivePolicy(limit=9, weight=nonsense), tenant="acme"),
+        VDA: drive(DrivePolicy(limit=9), tenant="acme"),
         OTHER: drive(DrivePolicy(limit=9)),
     }
-    state = State(drives=there, tenants={"acme": TenantPolicy(limit=5)})
+    state = State(drives=there, tenants={"acme": TenantPolicy(limit=nonsense)})
     orders, failures = static_orders(state, there)
     assert [order.drive for order in orders] == [OTHER]
     assert failures.keys() == {"db1"}

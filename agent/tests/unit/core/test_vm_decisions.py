@@ -14,7 +14,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import Reason
 from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy, VmPolicy
-from iokeel.core.state import Credit, State, VmPart
+from iokeel.core.state import Credit, Part, State, VmPart
 from iokeel.notices import Notices
 from testing.hypervisors.abilities import PATCHED
 from tests.unit.core.stopping import left_at_stop
@@ -139,7 +139,7 @@ def test_a_drive_that_is_plugged_in_gets_its_part_and_the_others_less_at_once(ex
     guest.look(partial=True)
     assert guest.rates_held[VDC] is not None
     assert guest.total <= 3000
-    guest.looks(5)
+    guest.looks(8)
     assert guest.rates_held == {VDA: 1000, VDB: 1000, VDC: 1000}
 
 
@@ -333,7 +333,7 @@ def test_a_vms_open_burst_is_nothing_to_a_drive_at_its_own_limit() -> None:
     vm = VmPolicy(limit=9000, burst=12_000, burst_seconds=60)
     guest = Guest(policy=DrivePolicy(limit=1000), vm=vm, overshoot=1.02)
     guest.looks(10)
-    assert guest.state.drives[VDA].vm == VmPart(vm, Credit(9.0, True), 1000, 1000)
+    assert guest.state.drives[VDA].vm == VmPart(vm, Credit(9.0, True), 1000, Part(1000, 1000))
     assert [guest.look() for _ in range(10)] == [[]] * 10
 
 

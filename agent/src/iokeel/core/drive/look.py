@@ -59,8 +59,7 @@ def look(
         timed = policy is not None and needs_times(known, storage)
         return _release(known, seen, timed=timed)
     finding, misfit = pricing.look_at_prices(known, policy, model, split_size, now_ns)
-    tight = divided is not None and divided.tight
-    reason = _reason(before, known, seen, finding, misfit, allowed, tight, now_ns)
+    reason = _reason(before, known, seen, finding, misfit, allowed, now_ns)
     held = known.pricing.rate or allowed
     if reason is None and is_off(known, storage, model, held, now_ns):
         reason = Reason.LATENCY
@@ -110,13 +109,15 @@ def _left_alone(
         return None
     if share is not None and known.pricing.base is None and _finds_its_own(before, known, seen):
         return known._replace(share=share, finding=Finding())
-    if known.abilities is None and _stays(known, share, seen, model):
+    if known.abilities is None and _stays(known, seen, model):
         return known._replace(share=share, finding=Finding(Verdict.QEMU_UNKNOWN))
     return None
 
 
 def _looked_at(known: DriveState, share: Share | None, finding: Finding) -> DriveState:
-    policy, storage, tenant, qemu, did, demand, credit, _, pricing, _, sent, vm, part, on = known
+    policy, storage, tenant, qemu, did, demand, credit, _, pricing, _, sent, vm, part, on, held = (
+        known
+    )
     return DriveState(
         policy,
         storage,
@@ -132,6 +133,7 @@ def _looked_at(known: DriveState, share: Share | None, finding: Finding) -> Driv
         vm,
         part,
         on,
+        held,
     )
 
 
@@ -142,7 +144,6 @@ def _reason(
     finding: Finding,
     misfit: Reason | None,
     allowed: float,
-    tight: bool,
     now_ns: int,
 ) -> Reason | None:
     """Return the most pressing reason to set limits, or None if there is none.
@@ -159,7 +160,7 @@ def _reason(
         return Reason.BURST_OPENS if known.credit.open else Reason.BURST_CLOSES
     if vm is not None and was is not None and vm.credit.open != was.credit.open:
         return Reason.BURST_OPENS if vm.credit.open else Reason.BURST_CLOSES
-    if share_has_moved(known, policy, allowed, now_ns, tight=tight):
+    if share_has_moved(known, policy, allowed, now_ns):
         return Reason.SHARE
     # A suspect drive will soon be priced anew, with its credit.
     if not finding.suspect and burst.has_grown(before, known, policy, now_ns):
@@ -243,15 +244,14 @@ def _finds_its_own(before: DriveState, known: DriveState, seen: DriveSeen) -> bo
     return is_first and sent is not None and seen.in_force == sent
 
 
-def _stays(known: DriveState, share: Share | None, seen: DriveSeen, model: CostModel) -> bool:
+def _stays(known: DriveState, seen: DriveSeen, model: CostModel) -> bool:
     """Return whether an earlier agent's limits stay until the QEMU has told its abilities.
 
     They may have a curve, which libvirt doesn't tell. Others are made only if there are none any
-    more, or if they let the drive have more than it is promised now: by its policy or its VM's, or
-    by its tenant's limit, of which the share is a part.
+    more, or if they let the drive have more than its policy, its VM or its tenant may have now.
     """
     sent = known.sent.limits
-    promised = known.allowed_by(share if known.tenant is not None else None)
+    promised = known.allowed_by(None)
     if known.pricing.base is not None or sent is None or sent.unlimited:
         return False
     if seen.in_force == UNLIMITED:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from iokeel.core.fleet.ledger import Entry, HostName, Stamp
 from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.vm_limit import OUTGROWN_RATIO
+from iokeel.core.sharing.pool import OUTGROWN_RATIO
 from iokeel.core.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
 from iokeel.core.wants import NOTHING, Layer, TenantLevel, TenantWants, Wants, given_at
 

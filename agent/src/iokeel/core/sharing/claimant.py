@@ -17,10 +17,10 @@ BACKLOG_S = 2.5
 # How much a drive could do that its limits hold isn't known. If it wanted all at once, one that
 # does little would take half of the limit from a busy one for three ticks, whenever it outgrew its
 # part. The smaller the step, the more a busy drive keeps, and the later one that wakes up has its
-# part. With 8, a busy drive beside four that do little has 88 to 91 % of the limit, and one that
-# bursts beside it 68 to 86 % of what it asks for; with 4 it is 91 to 94 and 66 to 84, with 16 it is
-# 83 to 89 and 70 to 87 (benchmarks/law/shared_limit.py).
-STEP_RATIO = 8.0
+# part. With 4, a busy drive beside four that do little has 92 to 93 % of the limit, and one that
+# bursts beside it 74 to 80 % of what it asks for; with 8 it is 90 to 91 and 75 to 83
+# (benchmarks/law/shared_limit.py).
+STEP_RATIO = 4.0
 # A drive with fewer requests since its guest started hasn't shown what it will do: firmware and
 # kernels read its first and last blocks.
 TRIED_REQUESTS = 100
@@ -58,8 +58,8 @@ class Claimant:
 def claimant_of(drive: DriveId, known: DriveState, policy: DrivePolicy) -> Claimant:
     """Return a drive with a policy as a claimant."""
     most = own_most(policy, known.ceiling)
-    if known.vm is not None and known.vm.most is not None:
-        most = min(most, known.vm.most)
+    if known.vm is not None and known.vm.part is not None:
+        most = min(most, known.vm.part.part)
     return Claimant(drive, known, policy, known.tenant, most, own_wants(known, policy, most))
 
 
@@ -121,21 +121,19 @@ def _was_just_backlogged(known: DriveState) -> bool:
 
 
 def share_of(
-    claimant: Claimant,
     claim: Claim,
     division: Division,
     amount: float,
     pool: float,
-    storage: str | None,
+    storage: str,
 ) -> Share:
-    """Return a claimant's share of a pool: its amount, or more if it is entitled to more.
+    """Return a claimant's share of a storage's pool: its amount, or more if it is entitled to that.
 
-    claim: as it was divided. storage: the one whose pool it is; None if it is the tenant's.
+    claim: as it was divided.
     """
     most = pool
     if division.level < inf:
         most = min(pool, max(amount, division.entitled(claim)))
     owed = min(most, division.kept * claim.reservation)
-    tenant = claimant.tenant if storage is None else None
     by_weight = inf if division.level == inf else most - owed
-    return Share(most, storage, tenant, owed, by_weight)
+    return Share(most, storage, owed, by_weight)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from math import inf
 from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
-from iokeel.core.drive.in_force import rate_in_force
 from iokeel.core.isolate import isolate
 from iokeel.core.observation import Observation, StorageSeen
-from iokeel.core.sharing.allocate import allocate, held_unread, left_by_unread, owed_to_unread
-from iokeel.core.sharing.storage_part import with_storage_parts
-from iokeel.core.sharing.tenant_part import held_by, with_granted, with_tenant_parts
-from iokeel.core.sharing.vm_limit import with_vm_parts
+from iokeel.core.sharing.allocate import allocate, owed_to_unread
+from iokeel.core.sharing.parts import (
+    limits_of,
+    with_granted,
+    with_held,
+    with_storage_parts,
+    with_tenant_parts,
+    with_vm_parts,
+)
 from iokeel.core.state import DriveState, Share, State, StorageState
 
 
 class _Division(NamedTuple):
     """The drives with their parts, the storages, and the drives' shares; None if these stay."""
 
-    drives: dict[DriveId, DriveState]
+    drives: Mapping[DriveId, DriveState]
     storages: Mapping[str, StorageState]
     shares: Mapping[DriveId, Share] | None
 
@@ -84,83 +86,43 @@ def _without(
     if out:
         failed = {*failed, *(d for d in seen.drives if d in out or drives[d].storage in out)}
         storages = {name: now for name, now in storages.items() if name not in out}
-    there: Mapping[DriveId, DriveState] = {
-        drive: drives[drive] for drive in seen.drives if drive not in failed
-    }
+    there = {drive for drive in seen.drives if drive not in failed}
     aside = _set_aside(drives, {*failed, *state.failures})
-    stuck = _held_by_stuck(there, seen, aside, models) if seen.stuck else {}
-    in_parts = {d: there[d] for d in there if d not in aside} if aside else there
-    has_parts = state.has_parts or bool(seen.granted or seen.granted_storages)
-    whole = in_parts
-    in_parts = with_vm_parts(in_parts, _held_by_vm(aside, models), stuck)
-    after = drives
-    if has_parts or in_parts is not whole:
-        after = {**drives, **in_parts}
     tenants = with_granted(state.tenants, seen.granted)
-    if has_parts:
-        after = {**after, **with_tenant_parts(after, seen, tenants, models)}
-    there = {drive: after[drive] for drive in there} if has_parts or aside else in_parts
+    limits = limits_of(tenants, seen.granted)
+    after = with_held(drives, seen, limits, models, aside)
+    after = with_vm_parts(after, there, aside)
+    after = with_tenant_parts(after, limits, seen.granted, aside)
     divided, shares = state.storages, None
     if not seen.partial:
-        others = [known for d, known in after.items() if d not in there or d in aside]
         unread: list[DriveState] = []
         if len(there) < len(after):
             unread = [known for d, known in after.items() if d not in there]
         divided, shares = allocate(
-            there,
+            {drive: after[drive] for drive in seen.drives if drive in there},
             storages,
             state.storages,
-            left_by_unread(tenants, others, models),
+            tenants,
             seen.granted_storages,
             fleet_tenants=seen.granted,
             levels=seen.levels,
             complete=seen.complete,
-            stuck=stuck,
             unread=owed_to_unread(unread, models),
             model=state.model,
         )
-    if has_parts:
-        after = {**after, **with_storage_parts(after, seen, divided, models)}
+    after = with_storage_parts(after, seen.granted_storages, divided, aside)
     return _Division(after, divided, shares)
 
 
 def _set_aside(
     drives: Mapping[DriveId, DriveState], failed: Iterable[DriveId | str | None]
-) -> Mapping[DriveId, DriveState]:
+) -> Collection[DriveId]:
     """Return the drives that keep their limits because the law fails on them.
 
     failed: now, or in the look before. An error in a look comes after the division, and most likely
     will again.
     """
-    known = [drive for drive in failed if isinstance(drive, DriveId) and drive in drives]
-    return {drive: drives[drive] for drive in known if drives[drive].is_held}
-
-
-def _held_by_vm(
-    drives: Mapping[DriveId, DriveState], models: Mapping[str | None, CostModel]
-) -> Mapping[str, float]:
-    """Return the sums of the rates that drives keep, by VM."""
-    held: dict[str, float] = defaultdict(float)
-    for drive, known in drives.items():
-        held[drive.domain] += held_unread(known, models[known.storage])
-    return held
-
-
-def _held_by_stuck(
-    drives: Mapping[DriveId, DriveState],
-    seen: Observation,
-    aside: Mapping[DriveId, DriveState],
-    models: Mapping[str | None, CostModel],
-) -> dict[DriveId, float]:
-    """Return the rates that drives are held to whose orders fail; their demand if it has no end."""
-    held: dict[DriveId, float] = {}
-    for drive, limits in seen.stuck.items():
-        known = drives.get(drive)
-        if known is not None and known.is_held and drive not in aside:
-            model = models[known.storage]
-            now = held_by(known, None, model) if limits is None else rate_in_force(limits, model)
-            held[drive] = known.demand.rate if now == inf else now
-    return held
+    return {drive for drive in failed if isinstance(drive, DriveId) and drive in drives}
 
 
 def _storages(

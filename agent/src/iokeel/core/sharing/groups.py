@@ -182,7 +182,7 @@ def divide_members(
             continue
         got[member.drive] = amount
         member.owed = max(min(float(claim.reservation), amount), part_owed * amount)
-        new = share_of(member, claim, division, amount, pool, storage)
+        new = share_of(claim, division, amount, pool, storage)
         if member.share is None or new.most <= member.share.most:
             member.share = new
     return division

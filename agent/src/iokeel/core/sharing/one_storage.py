@@ -55,7 +55,7 @@ from iokeel.core.sharing.headroom import (
 )
 from iokeel.core.sharing.held_up import HeldUp
 from iokeel.core.sharing.latency import is_loaded
-from iokeel.core.sharing.vm_limit import FOOTHOLD_RATIO, SPARE_RATIO
+from iokeel.core.sharing.pool import FOOTHOLD_RATIO, SPARE_RATIO
 from iokeel.core.state import Division, Feedback, Share, StorageState
 from iokeel.core.storage import Load, StorageActivity, StoragePolicy
 from iokeel.core.wants import TenantWants, Wants, wants_of
@@ -379,7 +379,7 @@ def _bound_untried(
         most = max(bound, amounts.get(claimant.drive, 0.0), min(claimant.most, least))
         if claimant.share is None or most < claimant.share.most:
             owed = min(most, division.kept * claim.reservation)
-            claimant.share = Share(most, one.name, None, owed, most - owed)
+            claimant.share = Share(most, one.name, owed, most - owed)
 
 
 def _give_footholds(one: OneStorage, capacity: float) -> None:

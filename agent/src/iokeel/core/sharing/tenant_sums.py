@@ -13,8 +13,8 @@ from iokeel.core.counters import DriveId
 from iokeel.core.policy import DrivePolicy
 from iokeel.core.sharing.claimant import budgets
 from iokeel.core.sharing.divide import Claim
-from iokeel.core.sharing.tenant_part import held_in, most_and_wants
-from iokeel.core.sharing.vm_limit import SPARE_RATIO
+from iokeel.core.sharing.parts import most_and_wants
+from iokeel.core.sharing.pool import SPARE_RATIO
 from iokeel.core.state import DriveState, StorageState
 from iokeel.core.storage import Load
 from iokeel.core.wants import NOTHING, Wants, wants_of, whole
@@ -81,8 +81,7 @@ def tenant_sums(drives: Iterable[tuple[DriveId, DriveState]]) -> Sums:
             idle += policy.weight
         if known.vm is not None:
             promised[drive.domain] = known.vm.policy.reservation
-        held_now = held_in(known)
-        now = inf if held_now is None else held_now
+        now = inf if known.held is None else known.held
         held += now
         kept += 0.0 if now == inf else now
     claims = [claim for vm, own in by_vm.items() for claim in _with_vm(promised.get(vm, 0), own)]

@@ -308,7 +308,8 @@ def test_such_a_drive_is_timed_until_nothing_needs_it(gone: str) -> None:
     if gone == "limit":  # for a while it has one of ours
         disk.policy = DrivePolicy(limit=100, latency_target_ms=1.0)
         (order,) = disk.look()
-        assert order.limits.latency and order.limits.iops_total == 100
+        assert order.limits.latency
+        assert order.limits.iops_total == 100
         disk.policy = DrivePolicy(latency_target_ms=1.0)
         (order,) = disk.look()
         assert order.limits == own._replace(latency=True)

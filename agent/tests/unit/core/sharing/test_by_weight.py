@@ -169,17 +169,6 @@ def test_one_that_the_fleet_shares_is_divided() -> None:
     assert host.allot()["a"].most <= 60
 
 
-def test_a_tenants_limit_holds() -> None:
-    host = Host(tenants={"acme": TenantPolicy(limit=90)})
-    for name in ("a", "b", "c"):
-        host.drive(name, 30, full=True, tenant="acme")
-    assert {name: round(share.most) for name, share in host.allot().items()} == {
-        "a": 30,
-        "b": 30,
-        "c": 30,
-    }
-
-
 def test_drives_that_only_read_are_not_cut_and_it_is_said_that_nothing_helps() -> None:
     host = beside_victim(latency_ms=42)
     for _ in range(20):

@@ -18,8 +18,8 @@ from iokeel.core.sharing.tenant_sums import by_storage, storage_sums
 from iokeel.core.state import State
 from iokeel.core.storage import StoragePolicy
 from iokeel.state_rows import drive_text, kept_of, state_of
-from tests.unit.core.sharing import test_tenant_part as of_tenant
-from tests.unit.core.sharing.test_tenant_part import DRIVES, SETTINGS, rate
+from tests.unit.core.sharing import test_tenant_parts as of_tenant
+from tests.unit.core.sharing.test_tenant_parts import DRIVES, SETTINGS, rate
 
 DISK = "nbd:10.0.0.1:10809"
 

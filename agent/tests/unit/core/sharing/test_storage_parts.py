@@ -13,10 +13,10 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.policy import DrivePolicy, TenantPolicy
 from iokeel.core.sharing.tenant_sums import by_storage, storage_sums, tenant_sums
-from iokeel.core.state import DriveState, FleetPart, State, StorageState
+from iokeel.core.state import DriveState, State, StorageState
 from iokeel.core.storage import Load, StoragePolicy
-from tests.unit.core.sharing import test_tenant_part as of_tenant
-from tests.unit.core.sharing.test_tenant_part import DRIVES, EXACT, SETTINGS
+from tests.unit.core.sharing import test_tenant_parts as of_tenant
+from tests.unit.core.sharing.test_tenant_parts import DRIVES, EXACT, SETTINGS
 from tests.unit.core.stopping import left_at_stop
 
 DISK = "nbd:10.0.0.1:10809"
@@ -34,9 +34,6 @@ class Host(of_tenant.Host):
     def held(self) -> int:
         drives = by_storage(self.state.drives).get(DISK, ())
         return storage_sums(drives, self.state.storages.get(DISK)).held
-
-    def part(self, drive: DriveId) -> FleetPart | None:
-        return self.state.drives[drive].storage_part
 
 
 TestHost = Host.TestCase
@@ -123,7 +120,6 @@ def test_without_a_fleet_a_storage_has_no_parts() -> None:
     storages = {DISK: StorageSeen(StoragePolicy(capacity=900))}
     state, _ = decide(State(), Observation(seen, storages=storages), 0)
     assert all(known.storage_part is None for known in state.drives.values())
-    assert not state.has_parts
 
 
 @pytest.mark.parametrize("granted", [{}, {DISK: 100}, {DISK: None}])

@@ -21,9 +21,9 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import ENDLESS, DrivePolicy, TenantPolicy
-from iokeel.core.sharing.tenant_part import with_outcome
+from iokeel.core.sharing.held import with_outcomes
 from iokeel.core.sharing.tenant_sums import by_tenant, tenant_sums
-from iokeel.core.state import FleetPart, State
+from iokeel.core.state import State
 from tests.unit.core.stopping import left_at_stop
 
 EXACT = Abilities(cost_curve=True, keeps_levels=True)
@@ -51,9 +51,6 @@ class Host(RuleBasedStateMachine):
     def held(self) -> int:
         """Return what the fleet is told."""
         return tenant_sums(by_tenant(self.state.drives).get("acme", ())).held
-
-    def part(self, drive: DriveId) -> FleetPart | None:
-        return self.state.drives[drive].part
 
     @initialize(grant=st.sampled_from([1000, 50]), separate=st.booleans())
     def begin(self, grant: int, separate: bool) -> None:
@@ -93,7 +90,7 @@ class Host(RuleBasedStateMachine):
             return
         self.in_force[drive] = order.limits
         if not self.sent[drive]:
-            self.state = with_outcome(self.state, order)
+            self.state = with_outcomes(self.state, [order])
 
     def deliver_all(self) -> None:
         for drive in DRIVES:
@@ -160,9 +157,9 @@ class Host(RuleBasedStateMachine):
     def teardown(self) -> None:
         """No limit of an agent that stops is higher than what was told."""
         for order in left_at_stop(self.state):
-            part = self.part(order.drive)
-            assert part is not None
-            assert rate(order.limits) <= max(2, part.held)
+            held = self.state.drives[order.drive].held
+            assert held is not None
+            assert rate(order.limits) <= max(2, held)
 
 
 SETTINGS = settings(

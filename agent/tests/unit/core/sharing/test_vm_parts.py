@@ -13,12 +13,9 @@ from iokeel.core.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.drive.burst import NO_CREDIT
 from iokeel.core.policy import DrivePolicy, VmPolicy
 from iokeel.core.sharing.claimant import STEP_RATIO
-from iokeel.core.sharing.vm_limit import (
-    FOOTHOLD_RATIO,
-    SPARE_RATIO,
-    with_vm_parts,
-)
-from iokeel.core.state import Credit, Demand, DriveState, Measured, Share, VmPart
+from iokeel.core.sharing.parts import with_vm_parts
+from iokeel.core.sharing.pool import FOOTHOLD_RATIO, SPARE_RATIO
+from iokeel.core.state import Credit, Demand, DriveState, Measured, Part, Share, VmPart
 from tests.unit.core.policies import POLICIES
 
 VM = VmPolicy(limit=4000, burst=8000, burst_seconds=60)
@@ -43,23 +40,30 @@ def drive(
         policy=policy,
         measured=Measured(rates=did, rate=rate),
         demand=Demand(() if rate is None else (rate,), rate or 0.0, backlogged=full),
-        vm=VmPart(vm, credit, most, most),
+        vm=VmPart(vm, credit, most, None if most is None else Part(most, most)),
+        held=inf,
     )
 
 
 def divided(*drives: DriveState) -> list[DriveState]:
     """Return a VM's drives after a tick."""
     there = {DriveId("db1", f"vd{i}"): known for i, known in enumerate(drives)}
-    return [*with_vm_parts(there).values()]
+    return [*with_vm_parts(there, there, ()).values()]
 
 
 def most(*drives: DriveState) -> list[int]:
-    return [part(known).most or 0 for known in divided(*drives)]
+    return [free(known) for known in divided(*drives)]
 
 
 def part(known: DriveState) -> VmPart:
     assert known.vm is not None
     return known.vm
+
+
+def free(known: DriveState) -> int:
+    """Return the part that a drive has at once."""
+    its = part(known).part
+    return 0 if its is None else its.most
 
 
 VMS = st.builds(
@@ -92,8 +96,8 @@ def test_parts_never_add_up_to_more_than_the_limit_or_the_open_burst(
     parts = [part(known) for known in after]
     ceiling = vm.burst if parts[0].credit.open else vm.limit
     assert ceiling is not None
-    assert min(p.most or 0 for p in parts) >= 1
-    assert sum(p.most or 0 for p in parts) <= ceiling
+    assert min(map(free, after)) >= 1
+    assert sum(map(free, after)) <= ceiling
     # With separate budgets, reads and writes may each do what is allowed.
     allowed = [
         (2 if policy.separate_budgets else 1) * (known.allowed or inf)
@@ -110,11 +114,12 @@ def test_parts_never_add_up_to_more_than_the_limit_or_the_open_burst(
 def test_all_of_the_limit_is_given_out_unless_the_drives_own_limits_are_lower(
     vm: VmPolicy, states: list[Any], credit: Credit
 ) -> None:
-    parts = [part(known) for known in divided(*drives_of(vm, states, credit))]
+    after = divided(*drives_of(vm, states, credit))
+    parts = [part(known) for known in after]
     own = sum((p.limit or inf) * (2 if p.separate_budgets else 1) for p, *_ in states)
     ceiling = (vm.burst if parts[0].credit.open else vm.limit) or 0
     # Parts are whole numbers. Those that stay may be another such remainder off.
-    assert sum(p.most or 0 for p in parts) >= min(ceiling, own) - 2 * len(parts)
+    assert sum(map(free, after)) >= min(ceiling, own) - 2 * len(parts)
 
 
 @given(VMS, STATES, CREDITS)
@@ -183,7 +188,7 @@ def test_a_drives_own_limit_leaves_the_rest_to_others() -> None:
 
 
 def test_a_storage_that_serves_less_leaves_the_rest_to_others() -> None:
-    slow = drive(500, full=True)._replace(share=Share(500.0, "hdd", None, 0.0, 500.0))
+    slow = drive(500, full=True)._replace(share=Share(500.0, "hdd", 0.0, 500.0))
     mine = SPARE_RATIO * 500 + FOOTHOLD_RATIO * 4000 / 2
     assert most(slow, drive(2000, full=True)) == [floor(mine), floor(4000 - mine)]
 
@@ -220,7 +225,7 @@ def test_a_new_drive_learns_the_vms_credit_and_an_unknown_rate_changes_nothing()
     credit = Credit(20.0, open=True)
     old, new = divided(drive(7000, most=8000, credit=credit), drive(None))
     assert part(old).credit == part(new).credit == credit
-    assert (part(old).most or 0) + (part(new).most or 0) == 8000
+    assert free(old) + free(new) == 8000
 
 
 @pytest.mark.parametrize("limits", [(4000, 1000), (1000, 4000)])
@@ -235,7 +240,7 @@ def test_vms_without_a_limit_are_left_alone() -> None:
         DriveId("db1", "vda"): drive(9, vm=VmPolicy(reservation=100)),
         DriveId("db2", "vda"): DriveState(policy=PLAIN),
     }
-    assert with_vm_parts(there) is there
+    assert with_vm_parts(there, there, ()) is there
 
 
 def test_each_vm_has_its_own() -> None:
@@ -244,7 +249,7 @@ def test_each_vm_has_its_own() -> None:
         for vm, limit in {"db1": 1000, "db2": 3000}.items()
         for target in ("vda", "vdb")
     }
-    assert [part(known).most for known in with_vm_parts(there).values()] == [500, 500, 1500, 1500]
+    assert [*map(free, with_vm_parts(there, there, ()).values())] == [500, 500, 1500, 1500]
 
 
 def test_a_drive_whose_part_is_not_known_has_the_vms_limit() -> None:

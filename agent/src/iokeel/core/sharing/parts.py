@@ -1,0 +1,281 @@
+"""Gives drives their parts of the limits over several of them (pool.py).
+
+A VM's limit comes first, because a part of it bounds what a drive may have of its tenant's. What
+the fleet grants on a storage comes after the storage's division, which says what each drive gets.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from math import floor, fsum, inf
+
+from iokeel.core.counters import DriveId
+from iokeel.core.curve import CostModel
+from iokeel.core.drive.burst import NO_CREDIT, credit_after
+from iokeel.core.observation import Observation
+from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.sharing.claimant import claimant_of, next_step, own_most, own_wants
+from iokeel.core.sharing.held import held_by
+from iokeel.core.sharing.pool import Wish, kept, parts_of, whole_parts, with_spare
+from iokeel.core.state import Credit, DriveState, Part, Share, StorageState, VmPart
+
+Drives = Mapping[DriveId, DriveState]
+
+
+def with_granted(
+    configured: Mapping[str, TenantPolicy], granted: Mapping[str, TenantPolicy]
+) -> Mapping[str, TenantPolicy]:
+    """Return tenants' policies here: of the configured and the granted limit, the lower one."""
+    if not granted:
+        return configured
+    tenants = dict(configured)
+    for name, grant in granted.items():
+        own = configured.get(name)
+        if own is None:
+            tenants[name] = grant
+            continue
+        limits = [limit for limit in (own.limit, grant.limit) if limit is not None]
+        reservation = max(own.reservation, grant.reservation)
+        tenants[name] = replace(own, limit=min(limits, default=None), reservation=reservation)
+    return tenants
+
+
+def limits_of(
+    tenants: Mapping[str, TenantPolicy], granted: Mapping[str, TenantPolicy]
+) -> Mapping[str, int | None]:
+    """Return the limits that tenants have here; None for one that isn't known yet.
+
+    tenants: from with_granted.
+    """
+    limits = {name: tenant.limit for name, tenant in tenants.items() if tenant.limit is not None}
+    return limits | {name: None for name, grant in granted.items() if grant.limit is None}
+
+
+def with_held(
+    drives: Drives,
+    seen: Observation,
+    limits: Mapping[str, int | None],
+    models: Mapping[str | None, CostModel],
+    aside: Collection[DriveId],
+) -> Drives:
+    """Return drives with what they are held to, for those in a pool, and no parts of any other.
+
+    drives: all that are known, with the tick's rates. limits: from limits_of. aside: those on which
+    the law fails; they keep what they have.
+    """
+    after: dict[DriveId, DriveState] = {}
+    for drive, known in drives.items():
+        if drive in aside and known.held is not None:
+            continue
+        now = None if drive in aside else seen.drives.get(drive)
+        has_vm = known.vm is not None and known.vm.policy.limit is not None
+        has_tenant = known.tenant is not None and known.tenant in limits
+        has_storage = known.storage is not None and known.storage in seen.granted_storages
+        if known.policy is not None and (has_vm or has_tenant or has_storage):
+            after[drive] = known._replace(
+                held=held_by(known, now, models[known.storage]),
+                part=known.part if has_tenant else None,
+                storage_part=known.storage_part if has_storage else None,
+            )
+        elif known.held is not None:
+            after[drive] = known._replace(held=None, part=None, storage_part=None)
+    return {**drives, **after} if after else drives
+
+
+def with_vm_parts(drives: Drives, seen: Collection[DriveId], aside: Collection[DriveId]) -> Drives:
+    """Return drives with their VMs' credit, and their parts of their VMs' limits.
+
+    drives: from with_held. seen: those that were read. aside: those on which the law fails.
+    """
+    after: dict[DriveId, DriveState] = {}
+    vms = _pools(
+        (drive.domain, drive)
+        for drive, known in drives.items()
+        if known.held is not None and known.vm is not None and known.vm.policy.limit is not None
+    )
+    for there in vms.values():
+        fine = [drive for drive in there if drive not in aside]
+        read = [drives[drive] for drive in fine if drive in seen]
+        if not read:
+            continue
+        states = [drives[drive] for drive in fine]
+        vm = _vm(read, complete=len(read) == len(there))
+        others = _sum(drives[drive].held for drive in there if drive in aside)
+        after.update(zip(fine, _with_parts_of_vm(states, vm, others), strict=True))
+    return {**drives, **after} if after else drives
+
+
+def with_tenant_parts(
+    drives: Drives,
+    limits: Mapping[str, int | None],
+    granted: Collection[str],
+    aside: Collection[DriveId],
+) -> Drives:
+    """Return drives with their parts of their tenants' limits.
+
+    drives: with their parts of VMs' limits. limits: from limits_of. granted: tenants of the fleet.
+    aside: as for with_vm_parts.
+    """
+    after: dict[DriveId, DriveState] = {}
+    tenants = _pools(
+        (known.tenant, drive)
+        for drive, known in drives.items()
+        if known.held is not None and known.tenant is not None and known.tenant in limits
+    )
+    for tenant, there in tenants.items():
+        fine = [drive for drive in there if drive not in aside]
+        states = [drives[drive] for drive in fine]
+        others = _sum(drives[drive].held for drive in there if drive in aside)
+        before = [known.part for known in states]
+        wishes = [*map(_wish_of_tenant, states)]
+        strict = tenant in granted
+        if not strict:
+            states = [_as_used(known) for known in states]
+        parts = _parts(limits[tenant], states, wishes, before, others, strict=strict)
+        for drive, part in zip(fine, parts, strict=True):
+            after[drive] = drives[drive]._replace(part=part._replace(halved=strict))
+    return {**drives, **after} if after else drives
+
+
+def with_storage_parts(
+    drives: Drives,
+    granted: Mapping[str, int | None],
+    storages: Mapping[str, StorageState],
+    aside: Collection[DriveId],
+) -> Drives:
+    """Return drives with their parts of what the fleet grants on their storages.
+
+    drives: with their parts of tenants' limits. granted: None for a grant that isn't known.
+    storages: with their last divisions. aside: as for with_vm_parts.
+    """
+    after: dict[DriveId, DriveState] = {}
+    pools = _pools(
+        (known.storage, drive)
+        for drive, known in drives.items()
+        if known.held is not None and known.storage is not None and known.storage in granted
+    )
+    for name, there in pools.items():
+        storage = storages.get(name)
+        amounts: Mapping[DriveId, float] = {} if storage is None else storage.amounts
+        fine = [drive for drive in there if drive not in aside]
+        states = [drives[drive] for drive in fine]
+        wishes = [_wish_of_storage(drives[drive], amounts.get(drive, 0.0)) for drive in fine]
+        others = _sum(drives[drive].held for drive in there if drive in aside)
+        before = [known.storage_part for known in states]
+        parts = _parts(granted[name], states, wishes, before, others, spare=False)
+        for drive, known, part in zip(fine, states, parts, strict=True):
+            after[drive] = known._replace(storage_part=part)
+    return {**drives, **after} if after else drives
+
+
+def _pools(members: Iterable[tuple[str, DriveId]]) -> Mapping[str, list[DriveId]]:
+    pools: dict[str, list[DriveId]] = defaultdict(list)
+    for name, drive in members:
+        pools[name].append(drive)
+    return pools
+
+
+def _sum(held: Iterable[float | None]) -> float:
+    return fsum(now for now in held if now is not None)
+
+
+def _parts(
+    limit: int | None,
+    states: Sequence[DriveState],
+    wishes: Sequence[Wish],
+    before: Sequence[Part | None],
+    others: float,
+    *,
+    spare: bool = True,
+    strict: bool = True,
+) -> list[Part]:
+    held = [inf if known.held is None else known.held for known in states]
+    if limit is None:
+        return kept([wish.policy for wish in wishes], held)
+    if not states:
+        return []
+    return parts_of(limit, wishes, held, before, others, spare=spare, strict=strict)
+
+
+def _as_used(known: DriveState) -> DriveState:
+    """Return a drive as held to what its reads and writes can do together in their proportion."""
+    if known.held is None or known.policy is None or not known.policy.separate_budgets:
+        return known
+    return known._replace(held=known.held / (2 * known.each_of(1.0)))
+
+
+def _vm(drives: Sequence[DriveState], *, complete: bool) -> VmPart:
+    """Return the strictest policy of a VM that its drives know, with its credit after a tick.
+
+    drives: those that were read. complete: these are all drives of the VM. If not, its rate may be
+    higher than their sum, so that credit is spent and not earned.
+    """
+    before = [known.vm for known in drives if known.vm is not None]
+    tightest = min(before, key=lambda part: part.policy.limit or inf)
+    credit = min((part.credit for part in before if part.part is not None), default=NO_CREDIT)
+    return tightest._replace(credit=_credit(drives, credit, tightest.policy, complete=complete))
+
+
+def _credit(
+    drives: Sequence[DriveState], credit: Credit, policy: VmPolicy, *, complete: bool
+) -> Credit:
+    rates = [drive.measured.rate for drive in drives]
+    total = None if None in rates else fsum(rate or 0.0 for rate in rates)
+    if total is not None and not complete:
+        assert policy.limit is not None
+        total = max(total, float(policy.limit))
+    elapsed_s = max((did.elapsed_s for d in drives if (did := d.measured.rates)), default=0.0)
+    return credit_after(credit, policy, total, elapsed_s)
+
+
+def _with_parts_of_vm(
+    states: Sequence[DriveState], vm: VmPart, others: float
+) -> Iterable[DriveState]:
+    """Yield drives with their parts of a VM's limit. others: what others of its are held to."""
+    limit, ceiling = vm.policy.limit, vm.ceiling
+    assert limit is not None
+    wishes = [*map(_wish_of_vm, states)]
+    before = [known.vm and known.vm.part for known in states]
+    parts = _parts(ceiling, states, wishes, before, others, strict=False)
+    sustained = [part.part for part in parts]
+    if ceiling != limit:
+        earlier = [known.vm and known.vm.sustained for known in states]
+        rest = max(0, floor(limit - others))
+        sustained = whole_parts(rest, with_spare(limit, wishes), earlier)
+    for known, part, base in zip(states, parts, sustained, strict=True):
+        yield known._replace(vm=VmPart(vm.policy, vm.credit, min(base, part.part), part))
+
+
+def _wish_of_vm(known: DriveState) -> Wish:
+    policy = known.policy or DrivePolicy()
+    most = own_most(policy, known.ceiling)
+    needs = next_step(known, policy, own_wants(known, policy, most))
+    return Wish(policy, min(needs, _share(known)), most)
+
+
+def _wish_of_tenant(known: DriveState) -> Wish:
+    policy = known.policy or DrivePolicy()
+    most, wants = most_and_wants(known, policy)
+    return Wish(policy, next_step(known, policy, wants), most)
+
+
+def _wish_of_storage(known: DriveState, amount: float) -> Wish:
+    """Return what a drive gets in any case, and the most that it could use."""
+    policy = known.policy or DrivePolicy()
+    most, _ = most_and_wants(known, policy)
+    if known.part is not None:
+        most = min(most, known.part.part)
+    return Wish(replace(policy, reservation=floor(amount)), amount, max(amount, most))
+
+
+def most_and_wants(known: DriveState, policy: DrivePolicy) -> tuple[float, float]:
+    """Return the most that a drive may do but for its tenant, and its demand within that."""
+    claimant = claimant_of(DriveId("", ""), known, policy)
+    return claimant.most, min(claimant.wants, _share(known))
+
+
+def _share(known: DriveState) -> float:
+    """Return a drive's share of its storage: more of a limit would be of no use."""
+    return known.share.most if isinstance(known.share, Share) else inf
