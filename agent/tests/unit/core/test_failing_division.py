@@ -75,7 +75,8 @@ def test_load_that_moves_between_a_tenants_vms_takes_its_limit_along(bad: str) -
     else:
         host.odd = StoragePolicy(capacity=NONSENSE)
     host.look(20, acme2=9000, evil=100)
-    assert host.state.failures.keys() == ({EVIL} if bad == "VM" else {EVIL, BESIDE, "odd"})
+    failed: set[DriveId | str | None] = {EVIL} if bad == "VM" else {EVIL, BESIDE, "odd"}
+    assert host.state.failures.keys() == failed
     assert host.may(ACME2) == most
     assert host.may(ACME1) < 1000
     assert host.held(EVIL) == held
