@@ -36,6 +36,8 @@ from testing.sim.guests import Guest, Phase, idle
 from testing.sim.storage import Array, Disk, serve
 from testing.sim.throttles import Throttles
 
+# Its disks serve whole requests, and take as long for large ones as for small ones.
+_EXACT = PATCHED._replace(splits=False)
 STEPS_A_TICK = 4
 STEP_S = 0.25
 # A request that the host's cache answers takes so long.
@@ -357,7 +359,7 @@ class Fleet:
                 None if lost else self._counters(now_ns, row, i),
                 self._throttles.limits[i] if known else None,
                 failed,
-                PATCHED if guest.exact else STOCK,
+                _EXACT if guest.exact else STOCK,
                 self._name(guest.disk),
                 guest.tenant,
                 guest.vm[1] if guest.vm else None,

@@ -430,6 +430,8 @@ class LimitsHold(RuleBasedStateMachine):
         self.start(acme, fast, has_class)
         if first is not None:
             self.look_at_one(first)
+        self.resync()
+        self.do(self.agent.look(None))  # a new agent sets new limits at its second look
         self.look()
 
     def written(self, known: Mapping[str, int | None], acme: Any, fast: Any, cls: bool) -> Config:
@@ -549,7 +551,8 @@ class LimitsHold(RuleBasedStateMachine):
         running = [domain for domain in self.domains.values() if domain.runs]
         quiet = self.libvirtd and all(d.readable and d.tells and not d.late for d in running)
         with_policy = [d for d in running if self.last_good(d, "vda")]
-        if quiet and len(with_policy) == len(NAMES) and self.tables.get("fast") is not None:
+        knows = quiet and not self.forgets and len(with_policy) == len(NAMES)
+        if knows and self.tables.get("fast") is not None:
             self.look()
             assert self.is_divided
 

@@ -13,6 +13,7 @@ from iokeel.core.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.observation import DriveSeen, Observation, StorageSeen
 from iokeel.core.orders import SetLimits
 from iokeel.core.policy import DrivePolicy, TenantPolicy
+from iokeel.core.sharing.held import with_outcomes
 from iokeel.core.state import State
 from iokeel.core.storage import StoragePolicy
 
@@ -97,6 +98,7 @@ class Law:
             self._stage.set_limits(self._places[order.drive].group, order.limits)
             self._in_force[order.drive] = order.limits
             (self._timed.add if order.limits.latency else self._timed.discard)(order.drive)
+            self._state = with_outcomes(self._state, [order])
 
         took_ns = round(self._stage.chance.expovariate(1 / _ORDER_NS))
         self._stage.later(self._stage.host.now_ns + took_ns, arrive)

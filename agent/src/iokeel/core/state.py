@@ -440,11 +440,11 @@ class StorageState:
 
     activity: its requests in the last interval, None if unknown. promised, wanted: the sums of its
     drives' reservations and demands. wants: the demands as the fleet needs them; None if it doesn't
-    share it. suffering: drives above their latency target. protected: drives for whose latency
-    targets the others' large reads wait in pieces. load: what its drives did in the last interval.
-    amounts: what each drive got in the last division. weighted: its scheduler shares it out by VMs'
-    weights, as far as is known. writing: for how many intervals from now on its drives count as
-    writing; None if it isn't left to its scheduler.
+    share it. suffering: drives above their latency target. protected: drives for whose targets or
+    reservations the others' large reads wait in pieces. load: what its drives did in the last
+    interval. amounts: what each drive got in the last division. weighted: its scheduler shares it
+    out by VMs' weights, as far as is known. writing: for how many intervals from now on its drives
+    count as writing; None if it isn't left to its scheduler.
     """
 
     policy: StoragePolicy

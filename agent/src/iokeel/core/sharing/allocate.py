@@ -19,20 +19,19 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from iokeel.core.counters import NS_PER_S, DriveId
+from iokeel.core.counters import DriveId
 from iokeel.core.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.observation import StorageSeen
 from iokeel.core.policy import TenantPolicy
 from iokeel.core.sharing.by_weight import is_left, left, writing_after
 from iokeel.core.sharing.claimant import Claimant, claimant_of
-from iokeel.core.sharing.demand import hidden_demand
 from iokeel.core.sharing.groups import members_of
 from iokeel.core.sharing.held import held_unread
-from iokeel.core.sharing.latency import activity_of, is_loaded, storage_strain
+from iokeel.core.sharing.latency import activity_of
 from iokeel.core.sharing.one_storage import OneStorage, divide_storage
 from iokeel.core.sharing.strangers import strangers_rate
 from iokeel.core.state import DriveState, Share, StorageState
-from iokeel.core.storage import StorageActivity, StoragePolicy
+from iokeel.core.storage import StorageActivity
 from iokeel.core.wants import TenantLevel
 
 
@@ -75,8 +74,6 @@ def allocate(
         )
         for name, now in storages.items()
     }
-    for name, activity in activities.items():
-        _reckon_with_hidden_demand(claimants[name], storages[name], activity, before.get(name))
     reserved_by_tenants = {tenant: promise.reservation for tenant, promise in tenants.items()}
     reserved_by_vms = _reserved_by_vms(claimants)
     parts = _parts(claimants, lambda c: c.tenant)
@@ -176,42 +173,6 @@ def _as_known(seen: StorageSeen, before: StorageState | None) -> StorageSeen:
     if seen.weighted is None and before is not None:
         return replace(seen, weighted=before.weighted)
     return seen
-
-
-def _reckon_with_hidden_demand(
-    claimants: Sequence[Claimant],
-    seen: StorageSeen,
-    activity: StorageActivity | None,
-    before: StorageState | None,
-) -> None:
-    """Raise demands on an overloaded storage, if no limit holds any drive: the storage does.
-
-    A drive that nothing held in the interval before, neither its limits nor the storage, has shown
-    its demand.
-    """
-    if activity is None or not _is_overloaded(seen.policy, activity):
-        return
-    if any(c.known.demand.backlogged for c in claimants):
-        return
-    last = before.activity if before is not None else None
-    was_calm = last is not None and not _is_overloaded(seen.policy, last)
-    for claimant in claimants:
-        if not (was_calm and _was_free(claimant.known, activity.elapsed_s)):
-            hidden = hidden_demand(claimant.wants, activity.busy_ratio or 1.0)
-            claimant.wants = min(claimant.most, hidden)
-
-
-def _is_overloaded(policy: StoragePolicy, activity: StorageActivity | None) -> bool:
-    strain = storage_strain(policy, activity)
-    return strain is not None and strain > 1 and is_loaded(activity)
-
-
-def _was_free(known: DriveState, elapsed_s: float) -> bool:
-    """Return whether its limits didn't hold a drive in the interval before the last."""
-    counters = known.measured.counters
-    if counters is None:
-        return False
-    return counters.at_ns - known.demand.backlogged_ns > 1.5 * elapsed_s * NS_PER_S
 
 
 def _reserved_by_vms(claimants: Mapping[str | None, Sequence[Claimant]]) -> dict[str, int]:

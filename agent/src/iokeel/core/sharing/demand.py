@@ -30,9 +30,6 @@ GROWTH = 2.0
 # It wants its reservation, but no more than so many times its rate: a few requests of a guest's own
 # are no sign that it is about to want all of it.
 WAKING = 8.0
-# The most that an active drive may want of a storage too slow for its latency target, as a multiple
-# of its rate: nothing grows on a storage that is full.
-HIDDEN = 2.0
 
 
 def demand_after(
@@ -79,14 +76,6 @@ def demand_rate(
     if rate > GROWING_RATIO * most:
         demand = max(rate + GROWTH * (rate - most), min(float(reservation), WAKING * rate))
     return (rate, *recent[: intervals - 1]), demand
-
-
-def hidden_demand(demand: float, busy_ratio: float) -> float:
-    """Return the demand that an active drive may have of a storage that is too slow.
-
-    busy_ratio: the part of the interval in which the storage was busy, above 0.
-    """
-    return HIDDEN * demand / busy_ratio
 
 
 def _held(

@@ -91,8 +91,9 @@ def _without(
     tenants = with_granted(state.tenants, seen.granted)
     limits = limits_of(tenants, seen.granted)
     after = with_held(drives, seen, limits, models, aside)
-    after = with_vm_parts(after, there, aside)
-    after = with_tenant_parts(after, limits, seen.granted, aside)
+    anew = not seen.partial
+    after = with_vm_parts(after, there, aside, anew=anew)
+    after = with_tenant_parts(after, limits, seen.granted, aside, anew=anew)
     divided, shares = state.storages, None
     if not seen.partial:
         unread: list[DriveState] = []
@@ -110,7 +111,7 @@ def _without(
             unread=owed_to_unread(unread, models),
             model=state.model,
         )
-    after = with_storage_parts(after, seen.granted_storages, divided, aside)
+    after = with_storage_parts(after, seen.granted_storages, divided, aside, anew=anew)
     return _Division(after, divided, shares)
 
 

@@ -8,7 +8,8 @@ weight first, but never below the amounts owed.
 
 Large reads of the others are each paced on their own, but still meet by chance, and a small request
 that comes then waits for all of them. If QEMU supports it, they wait for their throttle in pieces,
-which are as good for the disk as the whole (CostModel.split_size). This depends on policies alone.
+which are as good for the disk as the whole (CostModel.split_size). This depends on policies alone:
+reads of drives without a promise wait so for drives with a latency target or a reservation.
 """
 
 from __future__ import annotations
@@ -173,13 +174,20 @@ def give_rest(usable: float, protected: Sequence[Claimant], amounts: dict[DriveI
             claimant.share = share._replace(most=most, by_weight=by_weight)
 
 
-def protected_drives(seen: StorageSeen, protected: Sequence[Claimant]) -> tuple[DriveId, ...]:
-    """Return the drives for whose targets the others' reads wait in pieces.
+def protected_drives(
+    seen: StorageSeen, claimants: Sequence[Claimant], reserved: Mapping[DriveId, float]
+) -> tuple[DriveId, ...]:
+    """Return the drives for whose targets or reservations the others' reads wait in pieces.
 
     There are none if the storage has no counters. Its latency is then that of its guests' requests,
-    and the waits between a request's pieces would be part of it.
+    and the waits between a request's pieces would be part of it. reserved: for each drive, by its
+    own policy, its VM's and its tenant's.
     """
-    return () if seen.counters is None else tuple(c.drive for c in protected)
+    if seen.counters is None:
+        return ()
+    return tuple(
+        c.drive for c in claimants if c.policy.latency_target_ms is not None or reserved[c.drive]
+    )
 
 
 def split_size_of(
@@ -191,6 +199,6 @@ def split_size_of(
     """Return the size of a drive's pieces of large reads in bytes; None if they wait whole."""
     if abilities is None or not abilities.splits:
         return None
-    if policy is None or policy.latency_target_ms is not None:
+    if policy is None or policy.latency_target_ms is not None or policy.reservation:
         return None
     return model.split_size if storage is not None and storage.protected else None

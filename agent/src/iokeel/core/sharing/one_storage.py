@@ -153,7 +153,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         wanted=wanted,
         wants=wants,
         suffering=tuple(suffering),
-        protected=protected_drives(one.seen, one.protected),
+        protected=protected_drives(one.seen, one.claimants, reserved_for_each(one.members)),
         load=load._replace(short=division.short),
         amounts=amounts,
         weighted=bool(one.seen.weighted),

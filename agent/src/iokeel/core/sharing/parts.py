@@ -84,10 +84,13 @@ def with_held(
     return {**drives, **after} if after else drives
 
 
-def with_vm_parts(drives: Drives, seen: Collection[DriveId], aside: Collection[DriveId]) -> Drives:
+def with_vm_parts(
+    drives: Drives, seen: Collection[DriveId], aside: Collection[DriveId], *, anew: bool = True
+) -> Drives:
     """Return drives with their VMs' credit, and their parts of their VMs' limits.
 
-    drives: from with_held. seen: those that were read. aside: those on which the law fails.
+    drives: from with_held. seen: those that were read. aside: those on which the law fails. anew:
+    see pool.py.
     """
     after: dict[DriveId, DriveState] = {}
     vms = _pools(
@@ -103,7 +106,7 @@ def with_vm_parts(drives: Drives, seen: Collection[DriveId], aside: Collection[D
         states = [drives[drive] for drive in fine]
         vm = _vm(read, complete=len(read) == len(there))
         others = _sum(drives[drive].held for drive in there if drive in aside)
-        after.update(zip(fine, _with_parts_of_vm(states, vm, others), strict=True))
+        after.update(zip(fine, _with_parts_of_vm(states, vm, others, anew=anew), strict=True))
     return {**drives, **after} if after else drives
 
 
@@ -112,11 +115,13 @@ def with_tenant_parts(
     limits: Mapping[str, int | None],
     granted: Collection[str],
     aside: Collection[DriveId],
+    *,
+    anew: bool = True,
 ) -> Drives:
     """Return drives with their parts of their tenants' limits.
 
     drives: with their parts of VMs' limits. limits: from limits_of. granted: tenants of the fleet.
-    aside: as for with_vm_parts.
+    aside, anew: as for with_vm_parts.
     """
     after: dict[DriveId, DriveState] = {}
     tenants = _pools(
@@ -133,7 +138,7 @@ def with_tenant_parts(
         strict = tenant in granted
         if not strict:
             states = [_as_used(known) for known in states]
-        parts = _parts(limits[tenant], states, wishes, before, others, strict=strict)
+        parts = _parts(limits[tenant], states, wishes, before, others, anew=anew, strict=strict)
         for drive, part in zip(fine, parts, strict=True):
             after[drive] = drives[drive]._replace(part=part._replace(halved=strict))
     return {**drives, **after} if after else drives
@@ -144,11 +149,13 @@ def with_storage_parts(
     granted: Mapping[str, int | None],
     storages: Mapping[str, StorageState],
     aside: Collection[DriveId],
+    *,
+    anew: bool = True,
 ) -> Drives:
     """Return drives with their parts of what the fleet grants on their storages.
 
     drives: with their parts of tenants' limits. granted: None for a grant that isn't known.
-    storages: with their last divisions. aside: as for with_vm_parts.
+    storages: with their last divisions. aside, anew: as for with_vm_parts.
     """
     after: dict[DriveId, DriveState] = {}
     pools = _pools(
@@ -164,7 +171,7 @@ def with_storage_parts(
         wishes = [_wish_of_storage(drives[drive], amounts.get(drive, 0.0)) for drive in fine]
         others = _sum(drives[drive].held for drive in there if drive in aside)
         before = [known.storage_part for known in states]
-        parts = _parts(granted[name], states, wishes, before, others, spare=False)
+        parts = _parts(granted[name], states, wishes, before, others, anew=anew, spare=False)
         for drive, known, part in zip(fine, states, parts, strict=True):
             after[drive] = known._replace(storage_part=part)
     return {**drives, **after} if after else drives
@@ -188,6 +195,7 @@ def _parts(
     before: Sequence[Part | None],
     others: float,
     *,
+    anew: bool,
     spare: bool = True,
     strict: bool = True,
 ) -> list[Part]:
@@ -196,7 +204,7 @@ def _parts(
         return kept([wish.policy for wish in wishes], held)
     if not states:
         return []
-    return parts_of(limit, wishes, held, before, others, spare=spare, strict=strict)
+    return parts_of(limit, wishes, held, before, others, anew=anew, spare=spare, strict=strict)
 
 
 def _as_used(known: DriveState) -> DriveState:
@@ -231,19 +239,19 @@ def _credit(
 
 
 def _with_parts_of_vm(
-    states: Sequence[DriveState], vm: VmPart, others: float
+    states: Sequence[DriveState], vm: VmPart, others: float, *, anew: bool
 ) -> Iterable[DriveState]:
     """Yield drives with their parts of a VM's limit. others: what others of its are held to."""
     limit, ceiling = vm.policy.limit, vm.ceiling
     assert limit is not None
     wishes = [*map(_wish_of_vm, states)]
     before = [known.vm and known.vm.part for known in states]
-    parts = _parts(ceiling, states, wishes, before, others, strict=False)
+    parts = _parts(ceiling, states, wishes, before, others, anew=anew, strict=False)
     sustained = [part.part for part in parts]
     if ceiling != limit:
         earlier = [known.vm and known.vm.sustained for known in states]
         rest = max(0, floor(limit - others))
-        sustained = whole_parts(rest, with_spare(limit, wishes), earlier)
+        sustained = whole_parts(rest, with_spare(limit, wishes), earlier, anew=anew)
     for known, part, base in zip(states, parts, sustained, strict=True):
         yield known._replace(vm=VmPart(vm.policy, vm.credit, min(base, part.part), part))
 

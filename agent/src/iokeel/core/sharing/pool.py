@@ -51,18 +51,21 @@ def parts_of(
     before: Sequence[Part | None],
     others: float = 0.0,
     *,
+    anew: bool = True,
     spare: bool = True,
     strict: bool = True,
 ) -> list[Part]:
     """Return the parts of drives of a limit, in their order.
 
     held: what each is held to; inf if that has no end. before: their parts until now. others: what
-    further drives are held to, of which no more is known. spare: what they need has no spare in it
-    yet. strict: what a drive is owed by its reservation waits for room, too.
+    further drives are held to, of which no more is known. anew: parts follow demand; else only the
+    room that others have made since is handed out, if that can be. spare: what they need has no
+    spare in it yet. strict: what a drive is owed by its reservation waits for room, too.
     """
     rest = max(0, floor(limit - others))
     wanted = with_spare(limit, wishes) if spare else wishes
-    parts = whole_parts(rest, wanted, [None if part is None else part.part for part in before])
+    old = [None if part is None else part.part for part in before]
+    parts = whole_parts(rest, wanted, old, anew=anew)
     # Any part lowers a drive that has no limits yet; it counts as one to raise from 0.
     base = [0.0 if now == inf else now for now in held]
     more = divide(
@@ -89,13 +92,17 @@ def kept(policies: Sequence[DrivePolicy], held: Sequence[float]) -> list[Part]:
     return [Part(each, each) for each in most]
 
 
-def whole_parts(limit: int, wishes: Sequence[Wish], before: Sequence[int | None]) -> list[int]:
+def whole_parts(
+    limit: int, wishes: Sequence[Wish], before: Sequence[int | None], *, anew: bool = True
+) -> list[int]:
     """Return the parts of a limit as it is divided, whatever drives are held to.
 
-    wishes: with what is to spare. before: their parts until now.
+    wishes: with what is to spare. before: their parts until now. anew: see `parts_of`.
     """
-    parts, least = divided(limit, wishes)
     known = [part for part in before if part is not None]
+    if not anew and len(known) == len(before) and sum(known) <= limit:
+        return known
+    parts, least = divided(limit, wishes)
     return known if _still_fit(limit, before, parts, least) else parts
 
 

@@ -791,29 +791,6 @@ def followed(host: Host, latency_ms: float, seconds: int, requests: int = 5000) 
     return ratios
 
 
-@pytest.mark.parametrize(("calm_before", "most"), [(True, 3000), (False, 6000)])
-def test_a_drive_that_nothing_held_has_shown_its_demand(calm_before: bool, most: int) -> None:
-    """An overloaded storage hides what others demand, but not what was seen before."""
-    host = Host()
-    seconds = ((0, 0.0), (8000, 1.0 if calm_before else 3.0), (16_000, 3.0))
-    for second, (done, latency_ms) in enumerate(seconds):
-        host.drive("small", 3000, weight=1000)
-        host.drive("big", 5000, full=calm_before and second == 1, weight=100)
-        for drive, known in host.known.items():
-            counters = Counters(second * NS_PER_S, 0, 0, 0, 0, None, None)
-            measured = known.measured._replace(counters=counters)
-            held_ns = NS_PER_S if drive.domain == "big" else 0
-            demand = known.demand._replace(backlogged_ns=held_ns)
-            host.known[drive] = known._replace(measured=measured, demand=demand)
-        busy = StorageCounters(
-            second * NS_PER_S, done, round(done * latency_ms * 1e6), 0, 0, 0, second * NS_PER_S
-        )
-        host.storages[DISK] = StorageSeen(FOLLOWED, busy)
-        host.allot()
-    small = host.disk.amounts[DriveId("small", "vda")]
-    assert small == pytest.approx(most)
-
-
 def test_capacity_falls_fast_while_latency_is_above_target_down_to_its_bound() -> None:
     host = Host()
     host.drive("a", 5000, full=True)
@@ -836,18 +813,6 @@ def test_what_was_done_counts_for_the_time_in_which_there_was_something_to_do() 
         ratios.append(host.disk.feedback.ratio)
     # 9,000 a second, for half a second
     assert ratios[1] == pytest.approx(STEP**0.5 * SLACK * 0.9)
-
-
-def test_drives_that_began_a_moment_ago_want_what_they_do_in_a_whole_second() -> None:
-    host = Host()
-    for name in ("a", "b"):
-        host.drive(name, 500)
-    for second in range(2):
-        seen = counted(second, 5000, 8.0)
-        host.storages[DISK] = StorageSeen(FOLLOWED, replace(seen, busy_ns=seen.busy_ns // 10))
-        most = host.most()
-    assert host.disk.wanted == pytest.approx(2 * 2 * 500 / 0.1)
-    assert most["a"] == most["b"] == pytest.approx((host.disk.division.usable or 0) / 2)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.abilities import STOCK
-from iokeel.core.sharing.demand import INTERVALS_WITH_GIFTS, demand_rate, hidden_demand
+from iokeel.core.sharing.demand import INTERVALS_WITH_GIFTS, demand_rate
 from testing.hypervisors.abilities import PATCHED
 
 RATES = st.floats(0, 1e6)
@@ -60,8 +60,3 @@ def test_what_a_drive_leaves_is_others_after_some_intervals() -> None:
     assert demands([1000, *[100] * 5]) == [1000] * (1 + INTERVALS_WITH_GIFTS) + [100] * (
         5 - INTERVALS_WITH_GIFTS
     )
-
-
-def test_on_a_storage_that_is_too_slow_a_drive_may_want_twice_what_it_does() -> None:
-    assert hidden_demand(300, 1.0) == 600
-    assert hidden_demand(300, 0.5) == 1200  # it began in the middle of the second
