@@ -427,6 +427,9 @@ class LimitsHold(RuleBasedStateMachine):
             (self.folder / "state.db").write_bytes(b"not a database" * 99)
             self.saved.clear()
             self.forgets = True
+            for name, domain in self.domains.items():
+                if domain.policy is not None and domain.policy.needs_class and not has_class:
+                    self.good[name] = None
         self.start(acme, fast, has_class)
         if first is not None:
             self.look_at_one(first)

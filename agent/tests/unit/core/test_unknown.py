@@ -536,3 +536,14 @@ def test_an_agent_that_stops_before_a_qemu_has_told_leaves_limits_that_hold_with
     host.look({VDA: LIMITED}, abilities=None)
     (order,) = left_at_stop(host.state)
     assert is_held(order.limits, 1000)
+
+
+def test_limits_that_libvirt_shows_are_set_where_a_curve_may_hide_behind_them() -> None:
+    """libvirt shows what it was told last, and a QEMU that doesn't answer may have more."""
+    policy, shown = DrivePolicy(limit=600), limits_for_any_size(DEFAULT_MODEL, 600, separate=False)
+    known = DriveState(policy, sent=Sent(exact_limits(DEFAULT_MODEL, 1000)))
+    seen = DriveSeen(policy, None, shown)
+    state, orders = decide(State(drives={VDA: known}), Observation({VDA: seen}), NS_PER_S)
+    assert [order.limits for order in orders] == [shown]
+    _, orders = decide(state, Observation({VDA: seen}), 2 * NS_PER_S)
+    assert orders == []

@@ -203,7 +203,9 @@ def _sent(
         return before._replace(credit_s=credit_s), False
     is_first = before.limits is None
     group = seen.group if is_first else before.group
-    if limits == seen.in_force and reason not in _RENEWED:
+    # libvirt doesn't tell whether a QEMU has a curve of ours in force in their place.
+    hides_curve = seen.abilities is None and any(ours.cost_read for ours in before.ours)
+    if limits == seen.in_force and reason not in _RENEWED and not hides_curve:
         # As after a restart of the agent: they are in force already.
         last = before._replace(limits=limits, reason=reason, credit_s=credit_s, group=group)
         return last, False
