@@ -8,7 +8,7 @@ COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/pyth
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test fuzz molecule test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-all house fuzz molecule test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -47,11 +47,22 @@ fleet: setup ## Break a fleet of four hosts at random, and watch its budgets hol
 	$(RUN) benchmarks.fleet.run
 
 # A test that fails is run once more, and named either way: two cores run a thousand real programs.
-test: setup ## Run all tests but test-page, test-deploy, test-qemu, test-exact, molecule: with real libvirt, QEMU, etcd
-	cd agent && ../$(BIN)/python -m pytest --numprocesses 9 --max-worker-restart 0 \
-		--reruns 1 --rerun-show-tracebacks -m "not booted" \
-		tests/system tests/lab tests/edges tests/monitoring tests/fuzz tests/deploy tests/unit \
-		../benchmarks/disksim/tests
+TESTS := cd agent && ../$(BIN)/python -m pytest --numprocesses 9 --max-worker-restart 0 \
+	--reruns 1 --rerun-show-tracebacks
+FOLDERS := tests/system tests/lab tests/edges tests/monitoring tests/fuzz tests/deploy tests/unit
+
+test-unit: setup ## Test pure functions, and the law on simulated hosts (1 minute)
+	cd agent && ../$(BIN)/python -m pytest --numprocesses auto -m "not thorough" tests/unit
+
+test: setup ## Test what matters most, with real libvirt, QEMU, fio and etcd (8 minutes)
+	$(TESTS) -m "not thorough" $(FOLDERS)
+
+test-rest: law # What test-all runs beyond test
+	$(TESTS) -m "thorough and not booted" $(FOLDERS) ../benchmarks/disksim/tests
+	cd agent && PYTHONPATH=$(CURDIR)/build/law ../$(BIN)/python -m pytest --numprocesses auto \
+		-m "not thorough" tests/unit/core
+
+test-all: test test-rest ## Run all tests but test-page, test-deploy, test-qemu, test-exact, molecule (40 minutes)
 
 fuzz: setup ## Fuzz whatever parses what others wrote (TARGET= RUNS= SECONDS=; a minute for each)
 	$(RUN) tests.fuzz $(TARGET) $(if $(RUNS),--runs $(RUNS)) \
@@ -93,6 +104,9 @@ check: setup ## Check style and types
 	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks playbooks agent/debian
 	$(BIN)/mypy --config-file agent/pyproject.toml libvirt-hooks/qemu.d/50-iokeel
 	shellcheck agent/prerequisites .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/debian agent/testing benchmarks qemu-patches)
+
+house: setup ## Count the law's constants, rules and words, and the program's files and lines
+	$(RUN) testing.house
 
 metrics-doc: setup ## Write docs/metrics.md anew, from the code
 	$(BIN)/python -m iokeel.report.metrics_doc >docs/metrics.md

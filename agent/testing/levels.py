@@ -1,0 +1,36 @@
+"""A pytest plugin: which tests `make test` runs, and which only `make test-all`.
+
+`make test` is to take eight minutes on two cores: pure functions, what speaks to one outside thing,
+and the agent with real libvirt, QEMU, fio and etcd where that matters most. All others are marked
+`thorough`: many guests, long measurements, benchmarks, packages.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_ESSENTIAL = (
+    "tests/unit/",
+    "tests/edges/cli/",
+    "tests/edges/config/",
+    "tests/edges/host/",
+    "tests/edges/hypervisors/test_qmp",
+    "tests/edges/policy_xml/",
+    "tests/edges/report/",
+    "tests/edges/fleet/test_etcd.py",
+    "tests/edges/fleet/test_agents.py",
+    "tests/edges/test_hook.py",
+    "tests/edges/test_service.py",
+    "tests/system/test_agent.py",
+    "tests/system/test_hook.py",
+    "tests/system/test_vm_limit.py",
+)
+_LONG = ("tests/unit/core/fleet/test_model.py", "tests/unit/core/test_random_hosts.py")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that `make test` leaves out."""
+    for item in items:
+        if not item.nodeid.startswith(_ESSENTIAL) or item.nodeid.startswith(_LONG):
+            item.add_marker(pytest.mark.thorough)
