@@ -43,7 +43,9 @@ def test_a_skip_fails_unless_it_is_for_the_machine(
     assert passes(tmp_path, "")
 
 
-@pytest.mark.parametrize(("uid", "made"), [(0, ["check ", "test few", "test-rest few"]), (1000, [])])
+@pytest.mark.parametrize(
+    ("uid", "made"), [(0, ["check ", "test few", "test-rest few"]), (1000, [])]
+)
 def test_what_has_to_pass_is_run_by_root_only_and_with_few_skips(
     tmp_path: Path, uid: int, made: list[str]
 ) -> None:
