@@ -51,9 +51,9 @@ from iokeel.report.records import (
 class Decision(NamedTuple):
     """The last decision on a drive, as far as its record doesn't tell it. None: not known.
 
-    elapsed_s: the length of the last interval. share: of its storage or tenant's limit; vm_iops:
-    its part of its VM's limit; tenant_iops, fleet_storage_iops: its parts of the fleet's grants
-    here, to its tenant and to its storage. limits: those that the agent decided on limits_age_s ago
+    elapsed_s: the length of the last interval. share: of its storage; vm_iops,
+    tenant_iops, fleet_storage_iops: its parts of its VM's limit, of its tenant's here, and of what
+    the fleet grants here on its storage. limits: those that the agent decided on limits_age_s ago
     for limits_reason; in_force: as QEMU or libvirt last reported them. priced_for: the mix of
     requests that they were made for. pricing_error_ratio: how far above its rate they would hold
     the present mix. read_wait_s, write_wait_s: the throttle's mean wait per request in the last
