@@ -104,6 +104,9 @@ def _fleet(fleet: FleetSnapshot | None, drive: DriveReport, decision: Decision) 
     for whose, known, part in grants:
         yield from _granted(whose, known)
         yield f"The drive's part of that is {iops(part)}."
+    if decision.waits_for_iops is not None:
+        most = iops(decision.waits_for_iops)
+        yield f"It is to have {most}, once other drives' limits have made room for that."
     if grants and fleet is not None and fleet.error is not None:
         yield f"etcd can't be used: {fleet.error}."
 

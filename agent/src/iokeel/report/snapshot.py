@@ -52,8 +52,9 @@ class Decision(NamedTuple):
     """The last decision on a drive, as far as its record doesn't tell it. None: not known.
 
     elapsed_s: the length of the last interval. share: of its storage; vm_iops,
-    tenant_iops, fleet_storage_iops: its parts of its VM's limit, of its tenant's here, and of what
-    the fleet grants here on its storage. limits: those that the agent decided on limits_age_s ago
+    tenant_iops, fleet_storage_iops: what it has of its VM's limit, of its tenant's here, and of
+    what the fleet grants here on its storage; waits_for_iops: what it is to have, if other drives
+    still hold some of that. limits: those that the agent decided on limits_age_s ago
     for limits_reason; in_force: as QEMU or libvirt last reported them. priced_for: the mix of
     requests that they were made for. pricing_error_ratio: how far above its rate they would hold
     the present mix. read_wait_s, write_wait_s: the throttle's mean wait per request in the last
@@ -67,6 +68,7 @@ class Decision(NamedTuple):
     vm_iops: float | None
     tenant_iops: float | None
     fleet_storage_iops: float | None
+    waits_for_iops: float | None
     limits: ThrottleLimits | None
     in_force: ThrottleLimits | None
     limits_reason: Reason | None
@@ -378,6 +380,7 @@ def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
         vm_iops=_vm_part(state.vm),
         tenant_iops=None if state.part is None else state.part.most,
         fleet_storage_iops=None if state.storage_part is None else state.storage_part.most,
+        waits_for_iops=min(part.part for part in state.parts) if state.waits_for_room else None,
         limits=sent.limits,
         in_force=info.in_force,
         limits_reason=sent.reason,

@@ -549,3 +549,14 @@ def test_flushes_and_discards_are_said_beside_the_rate() -> None:
         state, _ = decide(state, seen, second * NS_PER_S)
     beside = "Beside that it did 5 flushes/s and 2 discards/s of 1 MiB on average, which are not"
     assert f"{beside} counted in its rate." in lines(state)
+
+
+def test_that_a_drive_waits_for_others_to_make_room_is_told() -> None:
+    vdb = DriveId("db2", "vda")
+    told = told_of_share(
+        {}, {VDA: 2000}, {VDA: 2000, vdb: 50}, {VDA: 2000, vdb: 150},
+        promises={VDA: DrivePolicy(), vdb: DrivePolicy()},
+        tenants={"acme": TenantPolicy(limit=1000)},
+        told=r"It is to have (\d+) iops, once other drives' limits have made room for that\.",
+    )  # fmt: skip
+    assert len(told) == 1
