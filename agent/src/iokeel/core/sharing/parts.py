@@ -67,15 +67,16 @@ def with_held(
     """
     after: dict[DriveId, DriveState] = {}
     for drive, known in drives.items():
-        if drive in aside and known.held is not None:
+        if drive in aside:
+            if known.held is None and known.is_held:
+                after[drive] = known._replace(held=held_by(known, None, models[known.storage]))
             continue
-        now = None if drive in aside else seen.drives.get(drive)
-        has_vm = known.vm is not None and known.vm.policy.limit is not None
+        has_vm = _has_limit(known.vm)
         has_tenant = known.tenant is not None and known.tenant in limits
         has_storage = known.storage is not None and known.storage in seen.granted_storages
         if known.policy is not None and (has_vm or has_tenant or has_storage):
             after[drive] = known._replace(
-                held=held_by(known, now, models[known.storage]),
+                held=held_by(known, seen.drives.get(drive), models[known.storage]),
                 part=known.part if has_tenant else None,
                 storage_part=known.storage_part if has_storage else None,
             )
@@ -96,7 +97,7 @@ def with_vm_parts(
     vms = _pools(
         (drive.domain, drive)
         for drive, known in drives.items()
-        if known.held is not None and known.vm is not None and known.vm.policy.limit is not None
+        if known.held is not None and (drive in aside or _has_limit(known.vm))
     )
     for there in vms.values():
         fine = [drive for drive in there if drive not in aside]
@@ -105,7 +106,7 @@ def with_vm_parts(
             continue
         states = [drives[drive] for drive in fine]
         vm = _vm(read, complete=len(read) == len(there))
-        others = _sum(drives[drive].held for drive in there if drive in aside)
+        others = _sum(drives[drive] for drive in there if drive in aside)
         after.update(zip(fine, _with_parts_of_vm(states, vm, others, anew=anew), strict=True))
     return {**drives, **after} if after else drives
 
@@ -132,7 +133,7 @@ def with_tenant_parts(
     for tenant, there in tenants.items():
         fine = [drive for drive in there if drive not in aside]
         states = [drives[drive] for drive in fine]
-        others = _sum(drives[drive].held for drive in there if drive in aside)
+        others = _sum(drives[drive] for drive in there if drive in aside)
         before = [known.part for known in states]
         wishes = [*map(_wish_of_tenant, states)]
         strict = tenant in granted
@@ -169,7 +170,7 @@ def with_storage_parts(
         fine = [drive for drive in there if drive not in aside]
         states = [drives[drive] for drive in fine]
         wishes = [_wish_of_storage(drives[drive], amounts.get(drive, 0.0)) for drive in fine]
-        others = _sum(drives[drive].held for drive in there if drive in aside)
+        others = _sum(drives[drive] for drive in there if drive in aside)
         before = [known.storage_part for known in states]
         parts = _parts(granted[name], states, wishes, before, others, anew=anew, spare=False)
         for drive, known, part in zip(fine, states, parts, strict=True):
@@ -184,8 +185,13 @@ def _pools(members: Iterable[tuple[str, DriveId]]) -> Mapping[str, list[DriveId]
     return pools
 
 
-def _sum(held: Iterable[float | None]) -> float:
-    return fsum(now for now in held if now is not None)
+def _has_limit(vm: VmPart | None) -> bool:
+    return vm is not None and vm.policy.limit is not None
+
+
+def _sum(aside: Iterable[DriveState]) -> float:
+    """Return what drives are held to that are set aside."""
+    return fsum(known.held for known in aside if known.held is not None and known.is_held)
 
 
 def _parts(
