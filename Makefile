@@ -14,7 +14,9 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
+# An earlier version's compiled law beside the sources would be run in their place.
 setup: prerequisites .venv/ready ## Install what is missing, and the command into .venv
+	@find agent/src -name '*.so' -delete
 
 prerequisites:
 	@agent/prerequisites

@@ -7,9 +7,10 @@ the fleet grants on a storage comes after the storage's division, which says wha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import floor, fsum, inf
+from typing import NamedTuple
 
 from iokeel.core.counters import DriveId
 from iokeel.core.curve import CostModel
@@ -94,20 +95,16 @@ def with_vm_parts(
     see pool.py.
     """
     after: dict[DriveId, DriveState] = {}
-    vms = _pools(
-        (drive.domain, drive)
-        for drive, known in drives.items()
-        if known.held is not None and (drive in aside or _has_limit(known.vm))
-    )
-    for there in vms.values():
-        fine = [drive for drive in there if drive not in aside]
-        read = [drives[drive] for drive in fine if drive in seen]
-        if not read:
-            continue
-        states = [drives[drive] for drive in fine]
-        vm = _vm(read, complete=len(read) == len(there))
-        others = _sum(drives[drive] for drive in there if drive in aside)
-        after.update(zip(fine, _with_parts_of_vm(states, vm, others, anew=anew), strict=True))
+    for pool in _pools(
+        drives,
+        aside,
+        lambda drive, known: drive.domain if drive in aside or _has_limit(known.vm) else None,
+    ):
+        read = [drives[drive] for drive in pool.drives if drive in seen]
+        if read:
+            vm = _vm(read, complete=pool.is_whole and len(read) == len(pool.drives))
+            states = _with_parts_of_vm(pool, vm, anew=anew)
+            after.update(zip(pool.drives, states, strict=True))
     return {**drives, **after} if after else drives
 
 
@@ -125,23 +122,15 @@ def with_tenant_parts(
     aside, anew: as for with_vm_parts.
     """
     after: dict[DriveId, DriveState] = {}
-    tenants = _pools(
-        (known.tenant, drive)
-        for drive, known in drives.items()
-        if known.held is not None and known.tenant is not None and known.tenant in limits
-    )
-    for tenant, there in tenants.items():
-        fine = [drive for drive in there if drive not in aside]
-        states = [drives[drive] for drive in fine]
-        others = _sum(drives[drive] for drive in there if drive in aside)
-        before = [known.part for known in states]
-        wishes = [*map(_wish_of_tenant, states)]
-        strict = tenant in granted
-        if not strict:
-            states = [_as_used(known) for known in states]
-        parts = _parts(limits[tenant], states, wishes, before, others, anew=anew, strict=strict)
-        for drive, part in zip(fine, parts, strict=True):
-            after[drive] = drives[drive]._replace(part=part._replace(halved=strict))
+    for pool in _pools(
+        drives, aside, lambda _, known: known.tenant if known.tenant in limits else None
+    ):
+        wishes, strict = [*map(_wish_of_tenant, pool.states)], pool.name in granted
+        before = [known.part for known in pool.states]
+        used = pool if strict else pool._replace(states=[*map(_as_used, pool.states)])
+        parts = _parts(limits[pool.name], used, wishes, before, anew=anew, strict=strict)
+        for drive, known, part in zip(pool.drives, pool.states, parts, strict=True):
+            after[drive] = known._replace(part=part._replace(halved=strict))
     return {**drives, **after} if after else drives
 
 
@@ -159,65 +148,80 @@ def with_storage_parts(
     storages: with their last divisions. aside, anew: as for with_vm_parts.
     """
     after: dict[DriveId, DriveState] = {}
-    pools = _pools(
-        (known.storage, drive)
-        for drive, known in drives.items()
-        if known.held is not None and known.storage is not None and known.storage in granted
-    )
-    for name, there in pools.items():
-        storage = storages.get(name)
+    for pool in _pools(
+        drives, aside, lambda _, known: known.storage if known.storage in granted else None
+    ):
+        storage = storages.get(pool.name)
         amounts: Mapping[DriveId, float] = {} if storage is None else storage.amounts
-        fine = [drive for drive in there if drive not in aside]
-        states = [drives[drive] for drive in fine]
-        wishes = [_wish_of_storage(drives[drive], amounts.get(drive, 0.0)) for drive in fine]
-        others = _sum(drives[drive] for drive in there if drive in aside)
-        before = [known.storage_part for known in states]
-        parts = _parts(granted[name], states, wishes, before, others, anew=anew, spare=False)
-        for drive, known, part in zip(fine, states, parts, strict=True):
+        wishes = [
+            _wish_of_storage(known, amounts.get(drive, 0.0))
+            for drive, known in zip(pool.drives, pool.states, strict=True)
+        ]
+        before = [known.storage_part for known in pool.states]
+        parts = _parts(granted[pool.name], pool, wishes, before, anew=anew, spare=False)
+        for drive, known, part in zip(pool.drives, pool.states, parts, strict=True):
             after[drive] = known._replace(storage_part=part)
     return {**drives, **after} if after else drives
 
 
-def _pools(members: Iterable[tuple[str, DriveId]]) -> Mapping[str, list[DriveId]]:
-    pools: dict[str, list[DriveId]] = defaultdict(list)
-    for name, drive in members:
-        pools[name].append(drive)
-    return pools
+class _Pool(NamedTuple):
+    """The drives that have a limit together. others: what those are held to that are set aside.
+
+    is_whole: there are none of these.
+    """
+
+    name: str
+    drives: Sequence[DriveId]
+    states: Sequence[DriveState]
+    others: float
+    is_whole: bool
+
+
+def _pools(
+    drives: Drives,
+    aside: Collection[DriveId],
+    name_of: Callable[[DriveId, DriveState], str | None],
+) -> Iterator[_Pool]:
+    """Yield the pools of one kind. name_of: returns the name of a drive's pool; None without."""
+    members: dict[str, list[DriveId]] = defaultdict(list)
+    for drive, known in drives.items():
+        if known.held is not None and (name := name_of(drive, known)) is not None:
+            members[name].append(drive)
+    for name, there in members.items():
+        fine = [drive for drive in there if drive not in aside]
+        out = [drives[drive] for drive in there if drive in aside]
+        others = fsum(known.held for known in out if known.held is not None and known.is_held)
+        yield _Pool(name, fine, [drives[drive] for drive in fine], others, not out)
 
 
 def _has_limit(vm: VmPart | None) -> bool:
     return vm is not None and vm.policy.limit is not None
 
 
-def _sum(aside: Iterable[DriveState]) -> float:
-    """Return what drives are held to that are set aside."""
-    return fsum(known.held for known in aside if known.held is not None and known.is_held)
-
-
 def _parts(
     limit: int | None,
-    states: Sequence[DriveState],
+    pool: _Pool,
     wishes: Sequence[Wish],
     before: Sequence[Part | None],
-    others: float,
     *,
     anew: bool,
     spare: bool = True,
     strict: bool = True,
 ) -> list[Part]:
-    held = [inf if known.held is None else known.held for known in states]
+    """Return the parts of a pool's drives; those that they have of a limit that isn't known."""
+    held = [inf if known.held is None else known.held for known in pool.states]
     if limit is None:
         return kept([wish.policy for wish in wishes], held)
-    if not states:
+    if not wishes:
         return []
-    return parts_of(limit, wishes, held, before, others, anew=anew, spare=spare, strict=strict)
+    return parts_of(limit, wishes, held, before, pool.others, anew=anew, spare=spare, strict=strict)
 
 
 def _as_used(known: DriveState) -> DriveState:
     """Return a drive as held to what its reads and writes can do together in their proportion."""
     if known.held is None or known.policy is None or not known.policy.separate_budgets:
         return known
-    return known._replace(held=known.held / (2 * known.each_of(1.0)))
+    return known._replace(held=known.held / (2 * known.each_of(1.0, 0.0)))
 
 
 def _vm(drives: Sequence[DriveState], *, complete: bool) -> VmPart:
@@ -244,21 +248,19 @@ def _credit(
     return credit_after(credit, policy, total, elapsed_s)
 
 
-def _with_parts_of_vm(
-    states: Sequence[DriveState], vm: VmPart, others: float, *, anew: bool
-) -> Iterable[DriveState]:
-    """Yield drives with their parts of a VM's limit. others: what others of its are held to."""
+def _with_parts_of_vm(pool: _Pool, vm: VmPart, *, anew: bool) -> Iterator[DriveState]:
+    """Yield a VM's drives with their parts of its limit."""
     limit, ceiling = vm.policy.limit, vm.ceiling
     assert limit is not None
-    wishes = [*map(_wish_of_vm, states)]
-    before = [known.vm and known.vm.part for known in states]
-    parts = _parts(ceiling, states, wishes, before, others, anew=anew, strict=False)
+    wishes = [*map(_wish_of_vm, pool.states)]
+    before = [known.vm and known.vm.part for known in pool.states]
+    parts = _parts(ceiling, pool, wishes, before, anew=anew, strict=False)
     sustained = [part.part for part in parts]
     if ceiling != limit:
-        earlier = [known.vm and known.vm.sustained for known in states]
-        rest = max(0, floor(limit - others))
+        earlier = [known.vm and known.vm.sustained for known in pool.states]
+        rest = max(0, floor(limit - pool.others))
         sustained = whole_parts(rest, with_spare(limit, wishes), earlier, anew=anew)
-    for known, part, base in zip(states, parts, sustained, strict=True):
+    for known, part, base in zip(pool.states, parts, sustained, strict=True):
         yield known._replace(vm=VmPart(vm.policy, vm.credit, min(base, part.part), part))
 
 

@@ -20,6 +20,7 @@ from iokeel.core.policy import DrivePolicy
 from iokeel.core.state import DriveState, State, StorageState
 from iokeel.core.static import static_orders
 from iokeel.core.storage import StorageCounters, StoragePolicy
+from iokeel.state_rows import drive_text, kept_of, state_of
 from testing.hypervisors.abilities import PATCHED, TODAYS
 
 DRIVE = DriveId("db1", "vda")
@@ -345,3 +346,17 @@ def test_a_timed_drive_whose_limits_somebody_changes_keeps_those() -> None:
     disk.policy = None
     disk.look()
     assert disk.in_force == theirs
+
+
+def test_a_restarted_agent_still_gives_back_what_it_has_timed() -> None:
+    own = ThrottleLimits(iops_total=9)
+    disk = Disk(StoragePolicy(), DrivePolicy(latency_target_ms=1.0))
+    disk.of_guest, disk.in_force = False, own
+    disk.look()
+    disk.state = State(drives={DRIVE: state_of(drive_text(kept_of(disk.known)))})
+    for _ in range(3):
+        disk.look()
+        assert disk.in_force == own._replace(latency=True)
+    disk.policy = None
+    disk.look()
+    assert disk.in_force == own
