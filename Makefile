@@ -111,7 +111,7 @@ house: setup ## Count the law's constants, rules and words, and the program's fi
 	$(RUN) testing.house
 
 metrics-doc: setup ## Write docs/metrics.md anew, from the code
-	$(BIN)/python -m iokeel.report.metrics_doc >docs/metrics.md
+	$(BIN)/python -m iokeel.report.metrics.doc >docs/metrics.md
 
 dashboard: setup ## Write playbooks/monitoring/dashboard.json anew, from panels.py
 	$(RUN) playbooks.monitoring.dashboard >playbooks/monitoring/dashboard.json

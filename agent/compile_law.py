@@ -20,15 +20,15 @@ from setuptools import Distribution
 #: What `decide` spends its time in. What the agent saves as JSON is in other modules of the core:
 #: mypyc doesn't keep the types of fields, which msgspec goes by.
 LAW = (
-    "curve.py",
     "decide.py",
-    "mix.py",
-    "rates.py",
-    "sizes.py",
-    "state.py",
-    "drive/*.py",
-    "fitting/*.py",
-    "sharing/*.py",
+    "fitting.py",
+    "values/curve.py",
+    "values/mix.py",
+    "values/state.py",
+    "measure/*.py",
+    "correct/*.py",
+    "divide/*.py",
+    "enforce/*.py",
 )
 
 

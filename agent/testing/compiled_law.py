@@ -46,7 +46,7 @@ def compiled() -> Path:
         made = shutil.ignore_patterns("__pycache__")
         shutil.copytree(_SOURCES, folder, ignore=made, dirs_exist_ok=True)
         shutil.copytree(law, folder, dirs_exist_ok=True)
-        shutil.copy(_SCHEMA, folder / "iokeel/policy_xml")
+        shutil.copy(_SCHEMA, folder / "iokeel/libvirt_xml")
 
     return cached("package", [*key(sources), _SCHEMA.read_bytes()], build)
 

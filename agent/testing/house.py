@@ -23,13 +23,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
-from iokeel.core.limits import UNLIMITED
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import DrivePolicy, TenantPolicy
-from iokeel.core.state import State
-from iokeel.core.storage import StorageCounters, StoragePolicy
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.limits import UNLIMITED
+from iokeel.core.values.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.values.policy import DrivePolicy, TenantPolicy
+from iokeel.core.values.state import State
+from iokeel.core.values.storage import StorageCounters, StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 
 PROJECT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ _ESSENTIAL = (
     "tests/edges/config/",
     "tests/edges/host/",
     "tests/edges/hypervisors/test_qmp",
-    "tests/edges/policy_xml/",
+    "tests/edges/libvirt_xml/",
     "tests/edges/report/",
     "tests/edges/fleet/test_etcd.py",
     "tests/edges/fleet/test_agents.py",

@@ -12,15 +12,15 @@ from math import inf
 from pathlib import Path
 
 from iokeel.config.settings import AgentConfig, Config
-from iokeel.core.counters import NS_PER_S
-from iokeel.core.orders import Reason
-from iokeel.core.policy import DomainPolicy, DrivePolicy
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.observation import Reason
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy
+from iokeel.core.values.storage import StoragePolicy
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.history import History
 from iokeel.report.http import Api, serve
-from iokeel.report.prometheus import Metrics
+from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
 from testing.sim.fleet import Fleet
 from testing.sim.guests import KINDS, Guest, Phase, switching

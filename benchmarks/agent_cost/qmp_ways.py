@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from iokeel.config.settings import VmConfig
-from iokeel.core.counters import Counters
-from iokeel.core.policy import DomainPolicy
-from iokeel.hypervisors.qmp.drives import BlockStats
+from iokeel.core.values.counters import Counters
+from iokeel.core.values.policy import DomainPolicy
+from iokeel.hypervisors.qemu.drives import BlockStats
 from iokeel.hypervisors.qmp.source import QmpSource
 
 QUERY = b'{"execute":"query-blockstats","id":1}\n'

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from iokeel.core.backstop import CgroupOrder, backstop
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.enforce.backstop import CgroupOrder, backstop
+from iokeel.core.values.curve import DEFAULT_MODEL
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.process import Process, process

@@ -23,7 +23,7 @@ from benchmarks.bench.scenario_file import (
     Value,
 )
 from benchmarks.result_file import BENCHMARKS
-from iokeel.core.curve import DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.core.values.curve import DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.errors import ConfigError
 from iokeel.words.quoting import did_you_mean
 from iokeel.words.units import parse_size

@@ -11,9 +11,9 @@ from statistics import mean
 
 from benchmarks.calibrate.rows import Mix
 from benchmarks.disksim.twin import Command, Device, Flash, Hdd, serve
-from iokeel.core.curve import KIB
-from iokeel.core.sharing.latency import storage_strain
-from iokeel.core.storage import StorageActivity, StoragePolicy
+from iokeel.core.measure.storage import storage_strain
+from iokeel.core.values.curve import KIB
+from iokeel.core.values.storage import StorageActivity, StoragePolicy
 from testing.lab.disks.disksim import params
 
 DEEPEST = 512  # requests always in the disk

@@ -46,10 +46,10 @@ from benchmarks.calibrate.rules import (
     mixes,
     open_latency_s,
 )
-from iokeel.core.curve import KIB
-from iokeel.core.fitting.steadiness import SPREAD_RATIO
-from iokeel.core.sharing.latency import storage_strain
-from iokeel.core.storage import StorageActivity, StoragePolicy
+from iokeel.core.fitting import SPREAD_RATIO
+from iokeel.core.measure.storage import storage_strain
+from iokeel.core.values.curve import KIB
+from iokeel.core.values.storage import StorageActivity, StoragePolicy
 from testing.lab.disks.nbdkit import Nbdkit
 
 RESULT = result_file.RESULTS / "calibrate.json"

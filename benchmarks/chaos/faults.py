@@ -13,7 +13,7 @@ from typing import TypeVar
 from benchmarks.chaos.host import ChaosHost, Guest
 from benchmarks.chaos.journal import RECONNECT_S
 from benchmarks.chaos.schedule import Fault, lanes_of
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.host.clock import STEPS_S
 from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk
 from testing.lab.image import image

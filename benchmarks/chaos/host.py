@@ -15,7 +15,7 @@ from benchmarks.chaos.journal import Journal
 from benchmarks.chaos.monitor import Monitor
 from benchmarks.demo.fio_log import Completions, GuestClock
 from benchmarks.demo.guests import shift_job
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.agents import HostAgent
 from testing.host.clock import Clock
 from testing.lab.guests.domain import DiskSpec, domain_xml, folder_in_memory, make_disk

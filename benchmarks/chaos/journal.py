@@ -12,7 +12,7 @@ SETTLE_S = 3.0
 """The agent's time to put limits right, once it and libvirtd are there."""
 RECONNECT_S = 5.0
 """The agent's time to find its guests: its longest pause before it connects to libvirtd again
-(hypervisors/backoff.py). An agent that has just started answers before it has found them."""
+(hypervisors/pace.py). An agent that has just started answers before it has found them."""
 
 Drive = tuple[str, str]
 """A guest's name, and a target of it."""

@@ -35,7 +35,7 @@ from benchmarks.chaos.monitor import Look
 from benchmarks.demo import conformance
 from benchmarks.demo.fio_log import Completions, window_starts
 from benchmarks.demo.limits_in_force import Sample, ceiling
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.values.curve import DEFAULT_MODEL
 
 LEAST_RATIO = 0.9
 _AWAY_S = 0.2  # an answer of QEMU's may be on its way while a guest stops

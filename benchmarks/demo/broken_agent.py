@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from iokeel.cli.main import main
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 
 Break = Literal["high", "low", "late"]

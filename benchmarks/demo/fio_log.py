@@ -8,7 +8,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from iokeel.core.curve import DEFAULT_MODEL, CostModel
+from iokeel.core.values.curve import DEFAULT_MODEL, CostModel
 
 Floats = NDArray[np.float64]
 WINDOW_STEP_S = 0.05

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.demo.scenario import BENCHMARKS, STREAM_BYTES, Guest, Phase, Scenario
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.lab.guests.domain import DiskSpec, folder_in_memory, make_disk
 from testing.lab.guests.vm import Vm
 from testing.lab.host import Host

@@ -22,7 +22,7 @@ import libvirt_qemu
 import numpy as np
 
 from benchmarks.demo.fio_log import Completions, Floats
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.values.curve import DEFAULT_MODEL
 from testing.hypervisors.dialects import throttle_groups
 from testing.hypervisors.qmp_client import QmpError
 from testing.sampler import Sampler

@@ -18,7 +18,7 @@ from benchmarks.demo.guests import fio_job
 from benchmarks.demo.limits_in_force import Sample, Watch
 from benchmarks.demo.scenario import Guest, Scenario
 from iokeel.cli import client
-from iokeel.cli.drive_table import DrivesByVm
+from iokeel.cli.drive_tables import DrivesByVm
 from iokeel.errors import IokeelError
 from testing.lab.guests.vm import Vm
 from testing.lab.processors import Processors

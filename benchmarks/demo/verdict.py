@@ -11,7 +11,7 @@ from benchmarks.demo.limits_in_force import Sample
 from benchmarks.demo.scenario import STREAM_BYTES, Guest, Scenario
 from benchmarks.demo.spans import spans
 from benchmarks.demo.stage import LimitChange, Stage
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.values.curve import DEFAULT_MODEL
 
 Rows = Mapping[str, Sequence[Conformance]]
 """The conformance of each guest's drive, by phase."""

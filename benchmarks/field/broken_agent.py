@@ -52,7 +52,9 @@ def break_agent(how: Break) -> None:
 
 
 def _strangers() -> None:
-    from iokeel.core.sharing import allocate, capacity, one_storage
+    from iokeel.core.correct import capacity
+    from iokeel.core.divide import everything as allocate
+    from iokeel.core.divide import storage as one_storage
 
     usable = one_storage._usable
 
@@ -72,8 +74,8 @@ def _strangers() -> None:
 
 
 def _waits() -> None:
-    from iokeel.core.sharing import latency
-    from iokeel.core.storage import StorageActivity
+    from iokeel.core.measure import storage as latency
+    from iokeel.core.values.storage import StorageActivity
 
     def with_waits(known: Any, activity: Any) -> Any:
         did = known.measured.rates
@@ -103,7 +105,7 @@ def _jobs() -> None:
 
 def _leave_out(*names: str) -> None:
     """Have cgroups' bounds made without some of what they allow for."""
-    from iokeel.core import backstop
+    from iokeel.core.enforce import backstop
 
     vm_orders = backstop.vm_orders
     signature = inspect.signature(vm_orders)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.values.curve import DEFAULT_MODEL
 
 Mode = Literal["stock", "exact", "trixie"]
 MODES: tuple[Mode, ...] = ("stock", "exact", "trixie")

@@ -14,7 +14,7 @@ from benchmarks.chaos.monitor import Monitor
 from benchmarks.demo.fio_log import Completions, GuestClock
 from benchmarks.field.draw import BURST_PAUSE_S, LOAD_MIB, Drive
 from benchmarks.fio_log import EVERY_REQUEST
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.lab.blkio import ROOT, blkio_groups
 from testing.lab.guests.domain import DiskSpec, domain_xml
 from testing.lab.guests.vm import Vm

@@ -49,7 +49,7 @@ from benchmarks.field.draw import Drive, Event, FieldHost, Mode
 from benchmarks.field.events import DISCARDS, ZEROES_BYTES, ZEROES_S
 from benchmarks.field.part import HEAD_S, Part
 from benchmarks.field.watch import Moment, Said
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.values.curve import DEFAULT_MODEL
 
 WINDOW_S = 10.0
 LOST_RATIO = 0.05

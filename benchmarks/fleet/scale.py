@@ -34,13 +34,13 @@ import numpy as np
 from benchmarks import result_file
 from benchmarks.fleet.virtual.etcd import Keys, VirtualEtcd
 from benchmarks.fleet.virtual.time import VirtualLoop, run
-from iokeel.core.drive.retune import LOOK_AGAIN_S
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.coordinate import Tenure, coordinate
 from iokeel.core.fleet.host import TERM_S, WAIT_NS, Me, Part
 from iokeel.core.fleet.ledger import Ledger
-from iokeel.core.storage import Load, StorageActivity
-from iokeel.core.wants import wants_of
+from iokeel.core.measure.drive import LOOK_AGAIN_S
+from iokeel.core.values.storage import Load, StorageActivity
+from iokeel.core.values.wants import wants_of
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.participant import CLAIMS_S, READ_S, Demand, Holding, Participant
 from iokeel.fleet.records import claim_of, claim_value, ledger_of, ledger_value

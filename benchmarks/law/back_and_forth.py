@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from statistics import mean
 
 from benchmarks import result_file
-from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import OVERSHOOT_RATIO, gains_by_price
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.enforce.envelope import OVERSHOOT_RATIO, gains_by_price
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.policy import DrivePolicy
 from testing.sim.drive import Phase, Stream, run
 
 RESULT = result_file.RESULTS / "back-and-forth.json"

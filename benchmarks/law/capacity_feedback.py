@@ -23,7 +23,7 @@ from benchmarks.law.constants import Sweep
 
 RESULT = result_file.RESULTS / "capacity-feedback.json"
 PLOT = result_file.BENCHMARKS.parent / "docs/capacity-feedback.png"
-CAPACITY = "iokeel.core.sharing.capacity"
+CAPACITY = "iokeel.core.correct.capacity"
 SWEEPS = (
     Sweep(CAPACITY, "POWER", (0.05, 0.1, 0.2, 0.5)),
     Sweep(CAPACITY, "STEP", (0.7, 0.8, 0.9, 0.95)),

@@ -30,8 +30,8 @@ from statistics import mean
 
 import numpy as np
 
-from iokeel.core.policy import DrivePolicy
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.policy import DrivePolicy
+from iokeel.core.values.storage import StoragePolicy
 from testing.sim.fleet import Fleet, Record
 from testing.sim.guests import Guest, Kind, Phase, idle
 from testing.sim.storage import Disk

@@ -33,8 +33,8 @@ import numpy as np
 
 from benchmarks import result_file
 from benchmarks.law.constants import Sweep
-from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.values.curve import DEFAULT_CURVE, KIB, CostCurve, CostModel
+from iokeel.core.values.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 
 RESULT = result_file.RESULTS / "hidden-sizes.json"
@@ -47,7 +47,7 @@ RANDOM_CURVES = 400
 RANDOM_SIZES = (4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 MOST_OF_LIMIT = 0.05  # that a request of a random mix costs
 BOUNDS = [
-    Sweep("iokeel.core.curve", name, (inf,))
+    Sweep("iokeel.core.values.curve", name, (inf,))
     for name in ("TOO_CHEAP_RATIO", "TOO_CHEAP_IF_SEEN_RATIO")
 ]
 

@@ -26,8 +26,8 @@ import numpy as np
 
 from benchmarks import result_file
 from iokeel.core.fleet.claims import HostClaim
-from iokeel.core.policy import TenantPolicy
-from iokeel.core.wants import wants_of
+from iokeel.core.values.policy import TenantPolicy
+from iokeel.core.values.wants import wants_of
 from testing.sim.shared_division import Claims, Drive, Levels, amounts
 
 RESULT = result_file.RESULTS / "over-hosts.json"

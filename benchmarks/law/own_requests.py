@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from statistics import mean
 
 from benchmarks import result_file
-from iokeel.core.curve import DEFAULT_MODEL, KIB
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.values.curve import DEFAULT_MODEL, KIB
+from iokeel.core.values.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 
 RESULT = result_file.RESULTS / "own-requests.json"

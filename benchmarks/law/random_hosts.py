@@ -32,8 +32,8 @@ from random import Random
 import numpy as np
 
 from benchmarks import result_file
-from iokeel.core.policy import DrivePolicy
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.policy import DrivePolicy
+from iokeel.core.values.storage import StoragePolicy
 from testing.sim.cases import BASE_S, CAPACITY, KINDS, KNEE, SPARE, Case, case
 from testing.sim.checks import changes, longest_idle, longest_miss, worst_second, worst_sum
 from testing.sim.fleet import Faults, Record

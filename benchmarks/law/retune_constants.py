@@ -28,10 +28,10 @@ from typing import NamedTuple
 from benchmarks import result_file
 from benchmarks.law import own_requests
 from benchmarks.law.constants import Sweep
-from iokeel.core.counters import Flow, Mix
-from iokeel.core.curve import DEFAULT_MODEL, KIB
-from iokeel.core.drive.envelope import limits_for
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.enforce.envelope import limits_for
+from iokeel.core.values.counters import Flow, Mix
+from iokeel.core.values.curve import DEFAULT_MODEL, KIB
+from iokeel.core.values.policy import DrivePolicy
 from testing.sim.drive import Phase, Run, Stream, run
 
 RESULT = result_file.RESULTS / "retune-constants.json"
@@ -46,9 +46,10 @@ MIXES = {
     "4K + 16K + 256K": Stream(((4 * KIB, 0.4), (16 * KIB, 0.4), (256 * KIB, 0.2))),
     "99 % 4K + 1 % 1M": Stream(((4 * KIB, 0.99), (1024 * KIB, 0.01))),
 }
-ENVELOPE = "iokeel.core.drive.envelope"
-MIX = "iokeel.core.mix"
-RETUNE = "iokeel.core.drive.retune"
+ENVELOPE = "iokeel.core.enforce.envelope"
+MEASURE = "iokeel.core.measure.drive"
+MIX = "iokeel.core.values.mix"
+RETUNE = "iokeel.core.enforce.retune"
 SWEEPS = (
     Sweep(ENVELOPE, "OVERSHOOT_RATIO", (0.0, 0.04, 0.08, 0.12, 0.16)),
     Sweep(RETUNE, "DEADBAND_RATIO", (0.005, 0.015, 0.025, 0.04, 0.08)),
@@ -59,7 +60,7 @@ SWEEPS = (
     Sweep(MIX, "NOISE_FACTOR", (0.0, 1.0, 2.0, 4.0)),
     Sweep(RETUNE, "DRIFT_RATIO", (0.0, 0.005, 0.015, 0.05)),
     Sweep(RETUNE, "DRIFT_COST_S", (0.1, 0.2, 0.45, 1.0, 2.0)),
-    Sweep(RETUNE, "LOOK_AGAIN_S", (0.1, 0.2, 0.4, 0.8)),
+    Sweep(MEASURE, "LOOK_AGAIN_S", (0.1, 0.2, 0.4, 0.8)),
     Sweep(RETUNE, "MIN_INTERVAL_S", (0.0, 0.5, 1.0, 2.0)),
     Sweep(MIX, "MIX_HALF_LIFE_S", (1.0, 2.0, 4.0, 8.0)),
 )

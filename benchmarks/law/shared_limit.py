@@ -44,8 +44,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import result_file
-from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.policy import DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.values.storage import StoragePolicy
 from testing.sim.fleet import Fleet
 from testing.sim.guests import Guest, Phase, idle, switching
 from testing.sim.storage import Disk, steady

@@ -34,7 +34,7 @@ from benchmarks.bench.records import Run
 from benchmarks.bench.running.one_run import run_quietly
 from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario, load
-from iokeel.core.storage import allowance_s
+from iokeel.core.values.storage import allowance_s
 from testing.agents import Agent
 from testing.lab import qemu
 from testing.sampler import Sampler

@@ -6,7 +6,7 @@ import bisect
 from functools import lru_cache
 from typing import Any
 
-from iokeel.core.curve import KIB
+from iokeel.core.values.curve import KIB
 from testing.hypervisors.dialects import TODAYS
 
 #: (size in bytes, cost in 4 KiB reads), ascending by size.

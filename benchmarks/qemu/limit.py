@@ -14,7 +14,7 @@ from benchmarks.qemu.curves import CURVE, OWN_READ, OWN_WRITE, Curve, Limits, li
 from benchmarks.qemu.daemon import BOTH, Daemons, Which, daemon
 from benchmarks.qemu.load import finish_logged, job, run_logged, start_logged
 from benchmarks.qemu.rows import Exactness, Idleness, Retune, Shift
-from iokeel.core.curve import KIB
+from iokeel.core.values.curve import KIB
 from testing.hypervisors.dialects import TODAYS
 from testing.lab.fio import Job
 

@@ -12,45 +12,37 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from iokeel.backstop import Backstop
-from iokeel.block_jobs import BlockJobs
-from iokeel.config.reload import carried_over
+from iokeel.config.load import carried_over
 from iokeel.config.settings import Config
-from iokeel.core.counters import Counters, DriveId
 from iokeel.core.decide import decide
-from iokeel.core.drive.beyond import beyond_belief, beyond_limits
-from iokeel.core.drive.retune import LOOK_AGAIN_S
+from iokeel.core.divide.held import with_outcomes
+from iokeel.core.divide.tenant_sums import Sums, by_storage, by_tenant, storage_sums, tenant_sums
 from iokeel.core.fleet.handover import GuestCredit, with_credit
-from iokeel.core.observation import DriveSeen, Observation
-from iokeel.core.orders import SetLimits
-from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.held import with_outcomes
-from iokeel.core.sharing.tenant_sums import (
-    Sums,
-    by_storage,
-    by_tenant,
-    storage_sums,
-    tenant_sums,
-)
-from iokeel.core.state import NEW, DriveState, State
-from iokeel.core.storage import StorageId
-from iokeel.doubts import Doubts
-from iokeel.drive_storages import DriveStorages
-from iokeel.enforcer import Enforcer
+from iokeel.core.measure.beyond import beyond_belief, beyond_limits
+from iokeel.core.measure.drive import LOOK_AGAIN_S
+from iokeel.core.values.counters import Counters, DriveId
+from iokeel.core.values.observation import DriveSeen, Observation, SetLimits
+from iokeel.core.values.policy import TenantPolicy
+from iokeel.core.values.state import NEW, DriveState, State
+from iokeel.core.values.storage import StorageId
 from iokeel.errors import IokeelError
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import read_pressure
 from iokeel.hypervisors.source import Source
-from iokeel.leaving import Leaving
-from iokeel.notices import Notices
-from iokeel.observer import Observer
-from iokeel.outcomes import Outcomes
 from iokeel.report.history import History
 from iokeel.report.http import Api, serve
-from iokeel.report.prometheus import Metrics
+from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.snapshot import CgroupKnown, Known, Snapshot, series_values, snapshot_of
-from iokeel.state_store import StateStore
-from iokeel.tasks import Tasks
+from iokeel.running.beneath import BlockJobs
+from iokeel.running.cgroups import Backstop
+from iokeel.running.enforcer import Enforcer
+from iokeel.running.leaving import Leaving
+from iokeel.running.notices import Notices
+from iokeel.running.observer import Doubts, Observer
+from iokeel.running.outcomes import Outcomes
+from iokeel.running.storages import DriveStorages
+from iokeel.running.tasks import Tasks
+from iokeel.store.store import StateStore
 
 if TYPE_CHECKING:  # without [fleet], nothing of it is imported
     from iokeel.fleet.member import Member
@@ -58,7 +50,7 @@ if TYPE_CHECKING:  # without [fleet], nothing of it is imported
 log = logging.getLogger(__name__)
 
 # Credit and what storages teach change without an order. A crash forgets this much of it at most,
-# and of credit what its rounding in the state file leaves out (state_rows.py).
+# and of credit what its rounding in the state file leaves out (store/rows.py).
 _SAVE_INTERVAL_S = 5.0
 # A write that takes longer is left to itself: guests wait for their limits.
 _SAVE_S = 2.0
@@ -209,7 +201,7 @@ class Agent:
     async def reconfigure(self, config: Config) -> None:
         """Go on with another configuration, with the next tick.
 
-        What only a start reads has to be the same in both (config/reload.py).
+        What only a start reads has to be the same in both (config/load.py).
         """
         async with self._looking:
             old = self.config

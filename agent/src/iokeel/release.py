@@ -7,17 +7,17 @@ import time
 from pathlib import Path
 
 from iokeel.config.settings import Config
-from iokeel.core.counters import DriveId
-from iokeel.core.state import DriveState
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.state import DriveState
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
 from iokeel.host.cgroup.files import bounded
 from iokeel.host.cgroup.groups import Cgroups
-from iokeel.report.prometheus import Metrics
+from iokeel.report.metrics.prometheus import Metrics
 from iokeel.service import sources_of
-from iokeel.state_store import StateStore
+from iokeel.store.store import StateStore
 
-# Sources connect again after 5 s at most (hypervisors/backoff.py), and an order may take 5 s more
+# Sources connect again after 5 s at most (hypervisors/pace.py), and an order may take 5 s more
 # (enforcer.py), so each QEMU that answers is tried. Others are left for a second call.
 _MOST_S = 20.0
 # Less than a tick, because somebody waits for it.

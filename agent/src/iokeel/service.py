@@ -10,9 +10,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from iokeel.config.last_file import keep
-from iokeel.config.load import load
-from iokeel.config.reload import for_running
+from iokeel.config.last import keep
+from iokeel.config.load import for_running, load
 from iokeel.config.settings import Config
 from iokeel.daemon import Agent
 from iokeel.errors import ConfigError
@@ -20,8 +19,8 @@ from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.service_manager import ServiceManager
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import Source
-from iokeel.report.prometheus import Metrics
-from iokeel.state_store import StateStore
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.store.store import StateStore
 
 log = logging.getLogger(__name__)
 

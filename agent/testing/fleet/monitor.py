@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from iokeel.core.curve import DEFAULT_CURVE
+from iokeel.core.values.curve import DEFAULT_CURVE
 from testing.hypervisors.dialects import plain
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.hypervisors.qmp_client import QmpClient

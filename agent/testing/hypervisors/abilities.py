@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iokeel.core.abilities import Abilities
+from iokeel.core.values.limits import Abilities
 
 #: By the former series.
 PATCHED = Abilities(cost_curve=True, keeps_levels=True, counts=True, splits=True)

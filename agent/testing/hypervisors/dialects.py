@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from iokeel.hypervisors.qmp.throttle_groups import DIALECTS
+from iokeel.hypervisors.qemu.limits import DIALECTS
 from testing.hypervisors.qmp_client import QmpError
 
 TODAYS, FORMER = DIALECTS.values()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from iokeel.hypervisors.qmp.throttle_groups import qapi_name
+from iokeel.hypervisors.qemu.limits import qapi_name
 from testing.hypervisors.dialects import TODAYS, throttle_groups
 from testing.hypervisors.qmp_client import QmpClient
 from testing.waiting import eventually

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from iokeel.hypervisors.qmp.throttle_groups import qapi_name
+from iokeel.hypervisors.qemu.limits import qapi_name
 from testing.hypervisors.dialects import FORMER, plain
 
 GREETING = b'{"QMP": {"version": {"qemu": {"micro": 22, "minor": 2, "major": 7}}}}\r\n'

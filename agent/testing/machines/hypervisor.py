@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.machines.guest import IMAGES, domain, limits
 from testing.machines.host import Host

@@ -8,8 +8,8 @@ from itertools import chain
 from math import inf
 from random import Random
 
-from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.policy import DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.values.storage import StoragePolicy
 from testing.sim.fleet import Faults, Fleet
 from testing.sim.guests import Guest, Kind, Phase
 from testing.sim.storage import Disk, steady

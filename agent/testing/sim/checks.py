@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.core.policy import VmPolicy
+from iokeel.core.values.policy import VmPolicy
 from testing.sim.cases import Case
 from testing.sim.fleet import Record
 from testing.sim.storage import Array

@@ -13,15 +13,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-import iokeel.core.drive.retune as retune
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
-from iokeel.core.curve import DEFAULT_MODEL, CostModel
+import iokeel.core.measure.drive as measuring
 from iokeel.core.decide import decide
-from iokeel.core.observation import DriveSeen, Observation
-from iokeel.core.orders import SetLimits
-from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import State
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.curve import DEFAULT_MODEL, CostModel
+from iokeel.core.values.limits import STOCK
+from iokeel.core.values.observation import DriveSeen, Observation, SetLimits
+from iokeel.core.values.policy import DrivePolicy
+from iokeel.core.values.state import State
 from testing.sim.throttle import Throttle
 
 DRIVE = DriveId("guest", "vda")
@@ -177,7 +176,7 @@ class _Agent:
         self._state, orders = decide(self._state, seen, round(at * NS_PER_S))
         self._pending += [(at + self._delay_s, order) for order in orders]
         if self._state.suspects:
-            self._looks.append(at + retune.LOOK_AGAIN_S)
+            self._looks.append(at + measuring.LOOK_AGAIN_S)
         if self._on_tick is not None:
             self._on_tick(self._state)
 

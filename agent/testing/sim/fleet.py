@@ -19,18 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
-from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.orders import SetLimits
-from iokeel.core.policy import TenantPolicy
-from iokeel.core.sharing.held import with_outcomes
-from iokeel.core.state import State
-from iokeel.core.storage import StorageCounters
-from iokeel.state_store import StateStore
+from iokeel.core.divide.held import with_outcomes
+from iokeel.core.values.counters import NS_PER_S, Counters, ThrottleCount, ThrottleCounters
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
+from iokeel.core.values.observation import DriveSeen, Observation, SetLimits, StorageSeen
+from iokeel.core.values.policy import TenantPolicy
+from iokeel.core.values.state import State
+from iokeel.core.values.storage import StorageCounters
+from iokeel.store.store import StateStore
 from testing.hypervisors.abilities import PATCHED
 from testing.sim.guests import Guest, Phase, idle
 from testing.sim.storage import Array, Disk, serve

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import inf
 
-from iokeel.core.counters import DriveId
-from iokeel.core.curve import DEFAULT_MODEL, KIB, CostModel
-from iokeel.core.limits import AVERAGES
-from iokeel.core.policy import DrivePolicy, VmPolicy
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.curve import DEFAULT_MODEL, KIB, CostModel
+from iokeel.core.values.limits import AVERAGES
+from iokeel.core.values.policy import DrivePolicy, VmPolicy
 
 Sizes = tuple[tuple[int, float], ...]
 

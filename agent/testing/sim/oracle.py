@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from iokeel.core.sharing.divide import Claim
+from iokeel.core.values.claimant import Claim
 from testing.sim.cases import Case
 from testing.sim.storage import Array
 

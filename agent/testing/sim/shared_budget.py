@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import count
 
-from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet import host as hosting
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.coordinate import in_office, with_word
 from iokeel.core.fleet.host import Answer, Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word, recovered
-from iokeel.core.wants import wants_of
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.wants import wants_of
 from testing.sim.shared_budget_hosts import Host, Process, Protocol, Read, Stored, Work, Write
 
 TICK_S = 0.5

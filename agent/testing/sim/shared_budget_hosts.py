@@ -13,7 +13,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.coordinate import Tenure
 from iokeel.core.fleet.host import Answer, Me, Part
 from iokeel.core.fleet.ledger import Ledger, Stamp
-from iokeel.core.storage import Load
+from iokeel.core.values.storage import Load
 
 # The longest that a QEMU takes for new limits. With a tick it stays within hosting.GUARD_S.
 LONGEST_ORDER_S = 2.5

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from iokeel.core.counters import DriveId
+from iokeel.core.divide.everything import allocate
 from iokeel.core.fleet.claims import HostClaim, needs_above_floors, with_tenants
-from iokeel.core.observation import StorageSeen
-from iokeel.core.policy import DrivePolicy, TenantPolicy
-from iokeel.core.sharing.allocate import allocate
-from iokeel.core.state import Demand, DriveState, Measured, StorageState
-from iokeel.core.storage import StoragePolicy
-from iokeel.core.wants import NOTHING, TenantLevel
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.observation import StorageSeen
+from iokeel.core.values.policy import DrivePolicy, TenantPolicy
+from iokeel.core.values.state import Demand, DriveState, Measured, StorageState
+from iokeel.core.values.storage import StoragePolicy
+from iokeel.core.values.wants import NOTHING, TenantLevel
 
 _DISK = "rbd:vms"
 _ROUNDS = 6  # more than it takes until nothing changes

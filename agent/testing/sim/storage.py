@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.storage import StoragePolicy
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from iokeel.core.values.limits import AVERAGES, UNLIMITED, ThrottleLimits
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from iokeel.core.limits import AVERAGES, UNLIMITED, ThrottleLimits
+from iokeel.core.values.limits import AVERAGES, UNLIMITED, ThrottleLimits
 from testing.sim.guests import Kind
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.hypervisors.iotune import highest_rate
 from testing.machines import guest
 from testing.machines.container import VARIABLES, Machine

@@ -15,9 +15,9 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import IO, Any
 
-from iokeel.core.policy import BUILTIN_CLASSES
+from iokeel.core.values.policy import BUILTIN_CLASSES
 from iokeel.errors import PolicyError
-from iokeel.policy_xml.policy import parse_policy
+from iokeel.libvirt_xml.policy import parse_policy
 
 HOOK = Path(__file__).parents[3] / "libvirt-hooks" / "qemu.d" / "50-iokeel"
 POLICY = '<policy xmlns="urn:iokeel:policy:1" class="gold"/>'

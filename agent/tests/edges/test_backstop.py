@@ -8,21 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.backstop import Backstop
-from iokeel.block_jobs import BlockJobs
 from iokeel.config.settings import CgroupConfig, Config
-from iokeel.core.backstop import CgroupOrder, IoMax
-from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.core.policy import DrivePolicy
-from iokeel.core.state import NEW, Pricing, State
-from iokeel.drive_storages import DriveStorages
+from iokeel.core.enforce.backstop import CgroupOrder, IoMax
+from iokeel.core.values.counters import NS_PER_S, DriveId
+from iokeel.core.values.policy import DrivePolicy
+from iokeel.core.values.state import NEW, Pricing, State
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import DriveInfo, VmInfo
-from iokeel.observer import Observer
-from iokeel.report.prometheus import Metrics
-from iokeel.tasks import Tasks
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.running.beneath import BlockJobs
+from iokeel.running.cgroups import Backstop
+from iokeel.running.observer import Observer
+from iokeel.running.storages import DriveStorages
+from iokeel.running.tasks import Tasks
 from testing.host.cgroups import Host, Memory
 
 QEMU = Process(7, 70)

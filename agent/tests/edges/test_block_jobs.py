@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.block_jobs import BlockJobs
-from iokeel.core.counters import NS_PER_S
-from iokeel.core.policy import DomainPolicy
-from iokeel.drive_storages import DriveStorages
-from iokeel.observer import Observer
-from iokeel.report.prometheus import Metrics
-from iokeel.tasks import Tasks
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.policy import DomainPolicy
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.running.beneath import BlockJobs
+from iokeel.running.observer import Observer
+from iokeel.running.storages import DriveStorages
+from iokeel.running.tasks import Tasks
 from testing.hypervisors.qmp_server import QmpServer, error
 from testing.waiting import until
 from tests.edges.hypervisors.sources import GOLD, running, vm

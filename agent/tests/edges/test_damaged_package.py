@@ -17,7 +17,7 @@ import iokeel
 def schema(tmp_path: Path) -> Path:
     """Return the schema's place in an installation that lacks it."""
     folder = shutil.copytree(Path(iokeel.__file__).parent, tmp_path / "lib" / "iokeel")
-    return folder / "policy_xml" / "policy.rng"
+    return folder / "libvirt_xml" / "policy.rng"
 
 
 def run(schema: Path, *words: str) -> subprocess.CompletedProcess[str]:

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from iokeel import drive_storages as storages
 from iokeel.config.load import parse
 from iokeel.config.settings import StorageConfig
-from iokeel.core.counters import DriveId
-from iokeel.core.storage import Place
-from iokeel.drive_storages import DriveStorages
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.storage import Place
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.process import Process
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.running import storages
+from iokeel.running.storages import DriveStorages
 from testing.waiting import until
 
 SDA, SDB = Place("sda", "8:0"), Place("sdb", "8:16")

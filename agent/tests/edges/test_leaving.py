@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from iokeel.config.settings import Config, LibvirtConfig, VmConfig
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DomainPolicy, DrivePolicy
-from iokeel.core.state import DriveState, Sent
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy
+from iokeel.core.values.state import DriveState, Sent
 from iokeel.daemon import Agent
 from iokeel.hypervisors.libvirt.domain import Domain
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import VmInfo
-from iokeel.policy_xml.domain import DomainXml
-from iokeel.report.prometheus import Metrics
+from iokeel.libvirt_xml.domain import DomainXml
+from iokeel.report.metrics.prometheus import Metrics
 from iokeel.service import sources_of
-from iokeel.state_store import StateStore
+from iokeel.store.store import StateStore
 
 
 async def test_an_agent_goes_on_leaving_those_vms_that_it_does_not_serve_again(

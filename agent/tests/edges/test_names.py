@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from iokeel.config.settings import Config
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.values.policy import UNKNOWN, DomainPolicy, DrivePolicy
 from iokeel.daemon import Agent
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import DriveInfo, VmInfo
-from iokeel.report.prometheus import Metrics
-from iokeel.state_store import StateStore
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.store.store import StateStore
 
 VDA = DriveId("web", "vda")
 OURS, OTHERS = "1d8b4c9a-0e0f-4a7e-9d58-2f6b0a3c7e11", "2e9c5dab-1f10-4b8f-8e69-3a7c1b4d8f22"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.core.counters import Counters, DriveId
-from iokeel.core.observation import DriveSeen
-from iokeel.core.policy import DrivePolicy
-from iokeel.core.storage import Place, StorageCounters
-from iokeel.drive_storages import DriveStorages
+from iokeel.core.values.counters import Counters, DriveId
+from iokeel.core.values.observation import DriveSeen
+from iokeel.core.values.policy import DrivePolicy
+from iokeel.core.values.storage import Place, StorageCounters
 from iokeel.host.disk_counters import DiskStats
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import DriveInfo, VmInfo
-from iokeel.observer import Observer
+from iokeel.running.observer import Observer
+from iokeel.running.storages import DriveStorages
 from testing.host.cgroups import Host
 
 SDB = "8:16"

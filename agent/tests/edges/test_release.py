@@ -15,7 +15,7 @@ import pytest
 from iokeel.core.fleet.claims import Budget
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import FILE, Memory, Remembered
-from iokeel.state_store import StateStore
+from iokeel.store.store import StateStore
 from testing.agents import QEMU, Agent, iokeel, start_qemu
 from testing.fleet.etcd import Certificates
 from testing.host.cgroups import Host

@@ -25,14 +25,14 @@ from iokeel import daemon
 from iokeel import service as iokeel_service
 from iokeel.config.load import load
 from iokeel.config.settings import Config
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.state import NEW, Sent, State
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.core.values.state import NEW, Sent, State
 from iokeel.errors import ConfigError
 from iokeel.host.service_manager import ServiceManager
 from iokeel.hypervisors.qmp.source import QmpSource
-from iokeel.report.prometheus import Metrics
-from iokeel.state_store import StateStore
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.store.store import StateStore
 from testing.agents import Agent, http, iokeel, start_qemu
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.hypervisors.qmp_client import QmpClient

@@ -17,9 +17,9 @@ from typing import NoReturn
 
 import pytest
 
-from iokeel.core.policy import DomainPolicy, DrivePolicy, LastGood
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, LastGood
 from iokeel.errors import ConfigError, StateNotWritten
-from iokeel.state_store import StateStore
+from iokeel.store.store import StateStore
 from testing.agents import Agent
 from testing.host.storage import MIB, loop_device, mounted
 from testing.hypervisors.qmp_client import QmpClient

@@ -6,7 +6,7 @@ import json
 from functools import partial
 from typing import Any
 
-from iokeel.core.curve import DEFAULT_CURVE
+from iokeel.core.values.curve import DEFAULT_CURVE
 from testing.hypervisors.dialects import throttle_groups
 from testing.hypervisors.qmp_client import QmpError
 from testing.lab.host import Host

@@ -11,17 +11,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from iokeel.core.counters import DriveId
-from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import limits_for, limits_for_any_size
-from iokeel.core.drive.exact import exact_limits
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.enforce.envelope import limits_for, limits_for_any_size
+from iokeel.core.enforce.pricing import exact_limits
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.domain import put_limits
-from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
-from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, SchemaEntry
-from iokeel.policy_xml.domain import Disk
-from iokeel.policy_xml.iotune import from_libvirt
+from iokeel.hypervisors.libvirt.limits import Fallback, fallback_for
+from iokeel.hypervisors.qemu.limits import QemuAbilities, SchemaEntry
+from iokeel.libvirt_xml.domain import Disk, from_libvirt
 from testing.hypervisors.dialects import throttle_groups
 from testing.hypervisors.monitored import Monitored
 from testing.hypervisors.qmp_client import QmpError

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from iokeel.cli.client import why
-from iokeel.core.curve import DEFAULT_CURVE
+from iokeel.core.values.curve import DEFAULT_CURVE
 from testing.agents import Agent, http
 from testing.host.storage import MIB, loop_device
 from testing.hypervisors.dialects import throttle_groups

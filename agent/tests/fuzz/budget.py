@@ -8,7 +8,7 @@ import resource
 import time
 from collections.abc import Callable, Iterator
 
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.errors import IokeelError
 
 #: The most that one input may cost.

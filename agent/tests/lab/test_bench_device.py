@@ -14,7 +14,7 @@ from benchmarks.bench.records import read
 from benchmarks.bench.running import device
 from benchmarks.bench.running.device import CALIBRATION
 from benchmarks.bench.scenario import Scenario, load
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.values.curve import DEFAULT_MODEL
 from testing.bench_program import STOCK, ended
 from testing.host.storage import MIB, loop_device, mounted
 from testing.lab.disks.shared_device import SharedDevice

@@ -17,7 +17,7 @@ from benchmarks.bench.running.one_run import fio_sys_s
 from benchmarks.bench.running.requests import Done, drive_run
 from benchmarks.bench.scenario import Drive, Stream, load
 from benchmarks.bench.shown import Shown
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.values.curve import DEFAULT_MODEL
 
 SETUP = Setup("s", "disk", slowdown=10, seconds=10, begin_s=2)
 # Two seconds before the measured time, in which nothing counts but the first 10 s.

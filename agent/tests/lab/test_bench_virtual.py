@@ -23,8 +23,8 @@ from benchmarks.bench.virtual.one_run import run
 from benchmarks.bench.virtual.result import FILE, Values, VirtualResult, compare, model, read, write
 from benchmarks.bench.virtual.runner import measure
 from benchmarks.result_file import RESULTS
-from iokeel.core.curve import KIB, CostCurve
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.values.curve import KIB, CostCurve
+from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
 from testing.bench_program import ENVIRON, PROJECT
 
 NS_PER_S = 1_000_000_000

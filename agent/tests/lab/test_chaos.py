@@ -26,7 +26,7 @@ from benchmarks.chaos.verdict import (
 )
 from benchmarks.demo.fio_log import Completions
 from benchmarks.demo.limits_in_force import Limits
-from iokeel.core.curve import DEFAULT_CURVE
+from iokeel.core.values.curve import DEFAULT_CURVE
 
 DRIVE = ("g", "vda")
 EXACT = BOUNDS["exact"]

@@ -15,7 +15,7 @@ from benchmarks.demo.spans import spans
 from benchmarks.demo.stage import LimitChange
 from benchmarks.demo.summary import lines
 from benchmarks.demo.verdict import Outcome, Verdict
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy
 
 BOUNDS = Bounds(within_ratio=0.05, settled_s=3.0, mean_ratio=0.03, window_ratio=1.25)
 SIZE = 8192

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import yaml
 
-from iokeel.report.metric_table import DESCRIPTIONS, ERROR_KINDS
-from iokeel.report.metric_types import Kind
-from iokeel.report.prometheus import process_registry
+from iokeel.report.metrics.prometheus import process_registry
+from iokeel.report.metrics.table import DESCRIPTIONS, ERROR_KINDS
+from iokeel.report.metrics.types import Kind
 from tests.monitoring.programs import MONITORING, program
 
 CASES = Path(__file__).parent / "alerts.yml"

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
-from iokeel.report.records import FleetBudgetReport
+from iokeel.report.records import BudgetInFleet, FleetBudgetReport, FleetSnapshot
 from iokeel.report.snapshot import Snapshot
 from testing.sim.guests import Guest
 from testing.simulated_api import SimulatedApi

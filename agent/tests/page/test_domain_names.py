@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.lab.host import PROJECT
 
 PAGE = PROJECT / "agent/cockpit"

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from iokeel.core.counters import NS_PER_S
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.policy import DrivePolicy
 from iokeel.errors import PolicyError
 from iokeel.report.history import History
 from iokeel.report.snapshot import series_values

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from iokeel.policy_xml.schema import DRIVE_ATTRIBUTES, NAMESPACE, POLICY_ATTRIBUTES
+from iokeel.libvirt_xml.schema import DRIVE_ATTRIBUTES, NAMESPACE, POLICY_ATTRIBUTES
 from testing.agents import HostAgent
 from testing.cockpit import Cockpit
 from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.lab.host import Host
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import limits_for, limits_for_any_size
+from iokeel.core.enforce.envelope import limits_for, limits_for_any_size
+from iokeel.core.values.curve import DEFAULT_MODEL
 from testing.agents import HostAgent
 from testing.hypervisors.iotune import highest_rate
 from testing.lab.guests.domain import DiskSpec, make_disk

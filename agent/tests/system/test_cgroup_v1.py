@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.core.backstop import CgroupOrder, IoMax
+from iokeel.core.enforce.backstop import CgroupOrder, IoMax
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import io_hierarchy
+from iokeel.host.kernel import is_hard_disk_with_bfq
 from iokeel.host.process import Process, process
-from iokeel.host.scheduler import is_hard_disk_with_bfq
 from testing.agents import Agent, iokeel, start_qemu
 from testing.host.cgroups import Memory
 from testing.lab.processors import Processors

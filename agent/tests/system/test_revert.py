@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.agents import HostAgent
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.lab.guests.domain import DiskSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iokeel.core.state import Verdict
+from iokeel.core.values.state import Verdict
 from iokeel.hypervisors.libvirt.source import RESYNC_S
 from testing.agents import HostAgent
 from testing.hypervisors.iotune import highest_rate

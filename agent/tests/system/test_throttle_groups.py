@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import limits_for
+from iokeel.core.enforce.envelope import limits_for
+from iokeel.core.values.curve import DEFAULT_MODEL
 from testing.agents import HostAgent
 from testing.lab.guests.domain import DiskSpec, make_disk
 from testing.lab.guests.vm import Vm

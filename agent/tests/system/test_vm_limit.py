@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from benchmarks.demo.fio_log import Completions
-from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.envelope import limits_for_any_size
+from iokeel.core.enforce.envelope import limits_for_any_size
+from iokeel.core.values.curve import DEFAULT_MODEL
 from testing.agents import HostAgent
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.lab.guests.domain import DiskSpec, make_disk

@@ -24,16 +24,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from iokeel.config.load import parse
-from iokeel.config.reload import for_running
+from iokeel.config.load import for_running, parse
 from iokeel.config.settings import Config
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.policy import DrivePolicy
 from iokeel.daemon import Agent
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.libvirt.source import LibvirtSource
-from iokeel.report.prometheus import Metrics
-from iokeel.state_store import StateStore
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.store.store import StateStore
 from testing.hypervisors.iotune import TOLERANCE, highest_rate, inserted, iotune
 from testing.hypervisors.libvirt_error import refusal
 from testing.hypervisors.qmp_server import qdev
@@ -281,7 +280,7 @@ class LimitsHold(RuleBasedStateMachine):
         # Nothing here takes long, but a busy machine may.
         for timeout in (
             "hypervisors.libvirt.source._CALL_TIMEOUT_S",
-            *("enforcer._SET_TIMEOUT_S", "daemon._SAVE_S", "daemon._STOP_S"),
+            *("running.enforcer._SET_TIMEOUT_S", "daemon._SAVE_S", "daemon._STOP_S"),
         ):
             self.exits.enter_context(patch(f"iokeel.{timeout}", 120.0))
         self.folder = Path(self.exits.enter_context(TemporaryDirectory()))
@@ -300,7 +299,7 @@ class LimitsHold(RuleBasedStateMachine):
         self.lifted: list[object] = []
         self.outcomes_later_s = 0
         clock = SimpleNamespace(monotonic=lambda: time.monotonic() + self.outcomes_later_s)
-        self.exits.enter_context(patch("iokeel.outcomes.time", clock))
+        self.exits.enter_context(patch("iokeel.running.outcomes.time", clock))
         self.on_order: Callable[[str], object] = lambda _: None
         CountedSource.machine = self
         self.passed_s = 0

@@ -18,11 +18,11 @@ import pytest
 import yaml
 from lxml import etree
 
-from iokeel.cli.policy_table import policy_table, policy_values
+from iokeel.cli.tables import policy_table, policy_values
 from iokeel.config.tables import ClassTable, DriveTable, TenantTable, VmTable
-from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy, checked
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy, checked
 from iokeel.errors import PolicyError
-from iokeel.policy_xml.schema import (
+from iokeel.libvirt_xml.schema import (
     BUDGET,
     DRIVE_ATTRIBUTES,
     POLICY_ATTRIBUTES,

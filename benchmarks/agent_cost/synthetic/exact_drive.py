@@ -17,8 +17,8 @@ from benchmarks.agent_cost.synthetic.drive import (
     CostPoint,
     Drive,
 )
-from iokeel.core.curve import CostCurve
-from iokeel.hypervisors.qmp.throttle_groups import DIALECTS, qapi_name
+from iokeel.core.values.curve import CostCurve
+from iokeel.hypervisors.qemu.limits import DIALECTS, qapi_name
 
 _WORDS = next(iter(DIALECTS.values()))
 QUERY_GROUPS = _WORDS.query_groups

@@ -27,7 +27,7 @@ from benchmarks.bench.controllers.controller import Controller, Held
 from benchmarks.bench.controllers.kernel import bound, no_throttle, owed_by_group
 from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Scenario
-from iokeel.core.curve import CostModel
+from iokeel.core.values.curve import CostModel
 
 PERIOD_S, LOOK_S = 10, 1.0
 _STEP_S = 3  # three repeats are a third of the period apart, ten are all its seconds

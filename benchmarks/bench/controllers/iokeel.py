@@ -14,7 +14,7 @@ from benchmarks.bench.controllers.controller import Controller
 from benchmarks.bench.controllers.kernel import bfq_weight, no_bfq
 from benchmarks.bench.running.stage import Stage
 from benchmarks.bench.scenario import Policy, Scenario
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.core.values.curve import DEFAULT_MODEL
 from testing.agents import ENDING_WITH_OWNER, Agent, HostAgent
 from testing.waiting import eventually
 

@@ -16,7 +16,7 @@ from itertools import groupby
 from benchmarks.bench.controllers.controller import InKernel
 from benchmarks.bench.running.stage import Limits, Place, Stage
 from benchmarks.bench.scenario import Policy, Scenario
-from iokeel.core.curve import CostModel
+from iokeel.core.values.curve import CostModel
 
 SMALL_BYTES, LARGE_BYTES = 4 << 10, 1 << 20
 #: Sizes from SMALL_BYTES to LARGE_BYTES at which a tuned iops-size is compared with the curve.

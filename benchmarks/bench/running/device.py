@@ -21,7 +21,7 @@ from benchmarks.bench.errors import BenchError
 from benchmarks.bench.running.child import child
 from benchmarks.bench.scenario import Drive, Policy, Scenario, Suite
 from iokeel.config.load import parse
-from iokeel.core.curve import DEFAULT_MODEL, CostModel
+from iokeel.core.values.curve import DEFAULT_MODEL, CostModel
 from iokeel.errors import ConfigError
 from iokeel.host.in_use import InUse
 from iokeel.words.units import parse_size, size

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.bench.records import DriveRun
 from benchmarks.bench.scenario import Drive, Scenario
 from benchmarks.fio_log import Floats, Ints, Requests
-from iokeel.core.curve import CostModel
+from iokeel.core.values.curve import CostModel
 from iokeel.words.units import parse_size
 
 

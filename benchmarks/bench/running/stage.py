@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.bench.running.booted_host import CGROUPS, QUEUE, booted_host, write
 from benchmarks.bench.scenario import Drive, Scenario
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.hypervisors.qmp_client import QmpClient
 from testing.lab.blkio import ROOT as BLKIO
 from testing.lab.blkio import blkio_groups

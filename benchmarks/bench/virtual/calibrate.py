@@ -18,10 +18,10 @@ import numpy as np
 from benchmarks import result_file
 from benchmarks.bench.scenario import load, names
 from benchmarks.bench.virtual.host import Host, Load
-from iokeel.calibrate.job import Job, JobResult
+from iokeel.calibrate.fio import Job, JobResult
 from iokeel.calibrate.measurement import Plan, measure
 from iokeel.calibrate.result import Calibration, evaluate
-from iokeel.core.curve import KIB, CostCurve
+from iokeel.core.values.curve import KIB, CostCurve
 from testing.lab.disks.disksim import SOURCE, params
 
 FILE = SOURCE / "calibrated.toml"

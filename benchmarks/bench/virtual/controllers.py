@@ -18,10 +18,9 @@ from benchmarks.bench.errors import BenchError
 from benchmarks.bench.scenario import Scenario
 from benchmarks.bench.virtual.law import Law
 from benchmarks.bench.virtual.stage import NS_PER_S, Place, Stage
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import Counters
-from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.limits import UNLIMITED
+from iokeel.core.values.counters import Counters
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities
 from iokeel.words.quoting import did_you_mean
 from testing.hypervisors.abilities import TODAYS
 

@@ -13,15 +13,10 @@ import numpy as np
 
 from benchmarks.bench.errors import BenchError
 from benchmarks.fio_log import Floats, Ints
-from iokeel.core.counters import (
-    Counters,
-    ThrottleCount,
-    ThrottleCounters,
-    Took,
-)
-from iokeel.core.curve import CostCurve
-from iokeel.core.limits import AVERAGES, ThrottleLimits
-from iokeel.core.storage import StorageCounters
+from iokeel.core.values.counters import Counters, ThrottleCount, ThrottleCounters, Took
+from iokeel.core.values.curve import CostCurve
+from iokeel.core.values.limits import AVERAGES, ThrottleLimits
+from iokeel.core.values.storage import StorageCounters
 from testing.lab.disks.disksim import DEVICES, built
 
 #: As of host.h.

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from benchmarks.bench.scenario import Scenario
 from benchmarks.bench.virtual.stage import NS_PER_S, Stage
-from iokeel.core.abilities import Abilities
-from iokeel.core.counters import DriveId
-from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
-from iokeel.core.drive.retune import LOOK_AGAIN_S
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.orders import SetLimits
-from iokeel.core.policy import DrivePolicy, TenantPolicy
-from iokeel.core.sharing.held import with_outcomes
-from iokeel.core.state import State
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.divide.held import with_outcomes
+from iokeel.core.measure.drive import LOOK_AGAIN_S
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.limits import UNLIMITED, Abilities, ThrottleLimits
+from iokeel.core.values.observation import DriveSeen, Observation, SetLimits, StorageSeen
+from iokeel.core.values.policy import DrivePolicy, TenantPolicy
+from iokeel.core.values.state import State
+from iokeel.core.values.storage import StoragePolicy
 
 _TICK_NS = NS_PER_S
 #: What an order takes by QMP, on average: orders of one tick don't arrive at the same time.

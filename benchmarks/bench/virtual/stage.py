@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from benchmarks.bench.scenario import Drive, Scenario
 from benchmarks.bench.virtual.host import Host
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.values.limits import ThrottleLimits
 
 NS_PER_S = 1_000_000_000
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.disksim.params import check
 from benchmarks.disksim.tests.test_model import MIB, mixed, reads, replay
 from benchmarks.disksim.twin import Command, Params, serve
-from iokeel.core.curve import KIB
+from iokeel.core.values.curve import KIB
 from testing.lab.disks.disksim import DEVICES, built, params
 
 SATA, NVME = "sata-ssd-px-256m5s", "nvme-970-pro"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.disksim.twin import Command, serve
-from iokeel.core.curve import KIB
+from iokeel.core.values.curve import KIB
 from testing.lab.disks.disksim import DEVICES, built, params
 
 MIB = 1024 * KIB

@@ -1,4 +1,4 @@
-/** What `iokeel calibrate` writes: agent/src/iokeel/calibrate/json_report.py describes it. */
+/** What `iokeel calibrate` writes: agent/src/iokeel/calibrate/output.py describes it. */
 
 import * as v from "valibot";
 

@@ -7,10 +7,15 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
-from iokeel.calibrate.job import Job, JobResult
-from iokeel.core.curve import KIB
-from iokeel.core.fitting.saturation import GROWTH_RATIO, saturation_depth
-from iokeel.core.fitting.steadiness import Steadiness, joined_windows, steadiness
+from iokeel.calibrate.fio import Job, JobResult
+from iokeel.core.fitting import (
+    GROWTH_RATIO,
+    Steadiness,
+    joined_windows,
+    saturation_depth,
+    steadiness,
+)
+from iokeel.core.values.curve import KIB
 
 # The runs that a search for saturation is expected to take. Random requests of these two sizes are
 # searched from depth 1, because latency at load is estimated from the rates at all depths.

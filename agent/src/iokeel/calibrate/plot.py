@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iokeel.calibrate.job import JobResult
+from iokeel.calibrate.fio import JobResult
 from iokeel.calibrate.measurement import Series
 from iokeel.calibrate.result import Calibration
-from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve
+from iokeel.core.values.curve import DEFAULT_CURVE, KIB, CostCurve
 from iokeel.errors import CalibrationError, ConfigError
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import shown_path
+from iokeel.words.quoting import reason, shown_path
 from iokeel.words.units import rate
 
 if TYPE_CHECKING:  # matplotlib is optional

@@ -1,26 +1,39 @@
-"""The storage to calibrate: a block device, a temporary file in a folder, or an NBD export."""
+"""The storage to calibrate: a device, a temporary file or an NBD export, and whether it may be."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import mmap
 import os
+import random
 import re
 import stat
+import struct
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from iokeel.calibrate import target_checks as checks
-from iokeel.calibrate.fio import Fio
+from iokeel.calibrate.fio import Fio, request_error
 from iokeel.errors import CalibrationError, ConfigError
-from iokeel.host.direct_io import memory_cache
 from iokeel.host.in_use import InUse
+from iokeel.host.kernel import memory_cache
 from iokeel.host.network_storage import network_place
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import shown_path
+from iokeel.words.quoting import reason, shown_path
 
+# 16 of the largest requests, 1 MiB: a smaller region says little about a storage.
+LEAST_BYTES = 16 << 20
+# This part of a filesystem stays free: a fuller one fragments the files that guests write.
+_FREE_RATIO = 0.05
+# Direct I/O is aligned to this: the largest logical block size that disks have.
+_BLOCK_BYTES = 4096
+# Blocks that are read to estimate the part of a storage that reads as zeros.
+SAMPLES = 64
+# The ioctl of linux/fs.h that says whether a device is read-only.
+_BLKROGET = 0x125E
 # A larger file stands better for its disk, whose seeks are longer, but takes longer to fill.
 DEFAULT_FILE_BYTES = 4 << 30
 # Data is written in steps of this size, to show how far it is.
@@ -29,6 +42,114 @@ _NBD_URI = re.compile(r"nbds?(\+[a-z]+)?://")
 
 #: Called with the bytes written and the bytes to write.
 FillProgress = Callable[[int, int], None]
+
+
+def check_fill(fill: bool, destroy_data: bool) -> None:
+    """Raise ConfigError if --fill is given alone."""
+    if fill and not destroy_data:
+        raise ConfigError(
+            "--fill", "overwrites all data", "if that is intended, give --destroy-data too"
+        )
+
+
+def check_users(name: str, users: Sequence[str], destroy_data: bool, even_if_in_use: bool) -> None:
+    """Raise CalibrationError if a storage has users and must not be disturbed."""
+    if not users:
+        return
+    more = f" and {len(users) - 1} more" if len(users) > 1 else ""
+    what = f"is in use: {users[0]}{more}"
+    if destroy_data:
+        mend = "stop its users first: --destroy-data would destroy their data"
+        raise CalibrationError(name, what, mend)
+    if not even_if_in_use:
+        mend = (
+            "stop its users first, or give --even-if-in-use: they will be slowed down, and the"
+            " figures will be off"
+        )
+        raise CalibrationError(name, what, mend)
+
+
+def check_free_space(folder: str, size_bytes: int) -> None:
+    """Raise CalibrationError if a filesystem has no space for a file, with 5 % left free."""
+    space = os.statvfs(folder)
+    usable = int(space.f_frsize * (space.f_bavail - _FREE_RATIO * space.f_blocks))
+    if size_bytes > usable:
+        what = f"has no space for a file of {size_bytes >> 20} MiB (5 % must stay free)"
+        mend = f"give --size {usable >> 20}m" if usable >= LEAST_BYTES else "make room"
+        raise CalibrationError(folder, what, f"{mend}, or give another folder")
+
+
+def usable_bytes(name: str, wanted: int | None, available: int) -> int:
+    """Return how much of a storage to use, in bytes, rounded down to whole blocks.
+
+    wanted: as given by --size; None: all that is available. Raises ConfigError if that is more
+    than there is or too small to measure, CalibrationError if there is nothing.
+    """
+    region = available if wanted is None else wanted
+    if available == 0 and wanted is None:
+        raise CalibrationError(name, "has a size of 0", "check that it has a medium")
+    if region > available:
+        raise ConfigError("--size", f"{name} has only {available >> 20} MiB", "give no more")
+    if region < LEAST_BYTES:
+        what = f"{region >> 20} MiB is too small to measure"
+        least = f"{LEAST_BYTES >> 20}m"
+        if wanted is None:
+            raise ConfigError(name, what, f"use a storage of {least} or more")
+        raise ConfigError("--size", what, f"give {least} or more")
+    return region // _BLOCK_BYTES * _BLOCK_BYTES
+
+
+def is_read_only(device: int) -> bool:
+    """Whether an open block device refuses writes."""
+    answer = bytearray(4)
+    fcntl.ioctl(device, _BLKROGET, answer)
+    return bool(struct.unpack("i", answer)[0])
+
+
+def zero_ratio(path: str, device: int, region_bytes: int) -> float:
+    """Return the part of an open device that reads as zeros, by a sample.
+
+    path: its name in errors. An SSD may return such blocks without reading. Raises CalibrationError
+    if a read fails.
+    """
+    zeros = 0
+    # Another descriptor of the same device: the path may lead elsewhere by now.
+    again = os.open(f"/proc/self/fd/{device}", os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
+    with closing(again), mmap.mmap(-1, _BLOCK_BYTES) as block:
+        for _ in range(SAMPLES):
+            offset = random.randrange(region_bytes // _BLOCK_BYTES) * _BLOCK_BYTES
+            try:
+                os.preadv(again, [block], offset)
+            except OSError as error:
+                raise request_error(path, "read", offset, reason(error)) from None
+            zeros += not any(block[:])
+    return zeros / SAMPLES
+
+
+def open_error(name: str, error: OSError) -> CalibrationError:
+    """Return the error for a storage that can't be opened."""
+    match error.errno:
+        case errno.EACCES | errno.EPERM:
+            mend = "run it as root"
+        case errno.EROFS:
+            mend = "mount it for writing, or calibrate its device"
+        case errno.ENOSPC | errno.EDQUOT:
+            mend = "make room"
+        case errno.ENOMEDIUM | errno.ENXIO:
+            mend = "check that it has a medium"
+        case _:
+            mend = "check the kernel's log"
+    return CalibrationError(name, reason(error), mend)
+
+
+@contextmanager
+def closing(descriptor: int) -> Iterator[None]:
+    """Close a file descriptor at the end, whatever the kernel says of it."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +213,7 @@ def _opened(storage: str, options: TargetOptions, users: InUse) -> AbstractConte
     try:
         mode = os.stat(path).st_mode
     except PermissionError as error:
-        raise checks.open_error(name, error) from None
+        raise open_error(name, error) from None
     except (OSError, ValueError) as error:
         raise ConfigError(name, reason(error), mend) from None
     if stat.S_ISBLK(mode):
@@ -105,27 +226,27 @@ def _opened(storage: str, options: TargetOptions, users: InUse) -> AbstractConte
 
 
 def _export(uri: str, options: TargetOptions) -> Target:
-    checks.check_fill(options.fill, options.destroy_data)
+    check_fill(options.fill, options.destroy_data)
     size = options.size_bytes
     if size is None and options.fill:
         raise ConfigError("--fill", "the export's size is not known", "give --size too")
-    region = 0 if size is None else checks.usable_bytes(uri, size, size)
+    region = 0 if size is None else usable_bytes(uri, size, size)
     fio = Fio(shown_path(uri), ("--ioengine=nbd", f"--uri={uri}"), region, options.threads)
     place = network_place(uri)
     if place is None:
         raise ConfigError(shown_path(uri), "names no server", "write it like nbd://host/export")
-    zeros = None if options.fill else fio.zero_ratio(checks.SAMPLES)
+    zeros = None if options.fill else fio.zero_ratio(SAMPLES)
     return Target("source", place.name, fio, options.destroy_data, zeros)
 
 
 @contextmanager
 def _device(path: str, options: TargetOptions, users: InUse) -> Iterator[Target]:
-    checks.check_fill(options.fill, options.destroy_data)
+    check_fill(options.fill, options.destroy_data)
     number = os.stat(path).st_rdev
 
     def check() -> None:
         found = list(users.users_of_device(number))
-        checks.check_users(path, found, options.destroy_data, options.even_if_in_use)
+        check_users(path, found, options.destroy_data, options.even_if_in_use)
 
     check()
     access = os.O_RDWR if options.destroy_data else os.O_RDONLY
@@ -137,17 +258,17 @@ def _device(path: str, options: TargetOptions, users: InUse) -> Iterator[Target]
     except OSError as error:
         if error.errno == errno.EBUSY:
             found = ["opened exclusively"]
-            checks.check_users(path, found, options.destroy_data, options.even_if_in_use)
-        raise checks.open_error(path, error) from None
-    with checks.closing(device):
+            check_users(path, found, options.destroy_data, options.even_if_in_use)
+        raise open_error(path, error) from None
+    with closing(device):
         if os.fstat(device).st_rdev != number:  # its users weren't looked for
             raise CalibrationError(path, "has become another device meanwhile", "try again")
         size = os.lseek(device, 0, os.SEEK_END)
-        if options.destroy_data and checks.is_read_only(device):
+        if options.destroy_data and is_read_only(device):
             raise CalibrationError(path, "is read-only", "leave out --destroy-data")
-        region = checks.usable_bytes(path, options.size_bytes, size)
+        region = usable_bytes(path, options.size_bytes, size)
         fio = Fio(path, _file_options(device), region, options.threads, (device,))
-        zeros = None if options.fill else checks.zero_ratio(path, device, region)
+        zeros = None if options.fill else zero_ratio(path, device, region)
         cache = memory_cache(number)
         yield Target("device", path, fio, options.destroy_data, zeros, cache=cache, check=check)
 
@@ -159,10 +280,10 @@ def _temporary_file(folder: str, options: TargetOptions, users: InUse) -> Iterat
         mend = "leave it out: a folder is measured in a new file"
         raise ConfigError(option, "is for devices and exports", mend)
     size = DEFAULT_FILE_BYTES if options.size_bytes is None else options.size_bytes
-    region = checks.usable_bytes(folder, size, size)
+    region = usable_bytes(folder, size, size)
     found = list(users.guests_on_filesystem(folder))
-    checks.check_users(folder, found, options.destroy_data, options.even_if_in_use)
-    checks.check_free_space(folder, size)
+    check_users(folder, found, options.destroy_data, options.even_if_in_use)
+    check_free_space(folder, size)
     try:
         # Without a name, the file is gone when it is closed, even by a kill.
         file, name = tempfile.mkstemp(prefix=".iokeel-calibrate-", dir=folder)
@@ -170,8 +291,8 @@ def _temporary_file(folder: str, options: TargetOptions, users: InUse) -> Iterat
         # fio would create a file that is too short anew, by its name.
         os.ftruncate(file, size)
     except OSError as error:
-        raise checks.open_error(folder, error) from None
-    with checks.closing(file):
+        raise open_error(folder, error) from None
+    with closing(file):
         fio = Fio(folder, _file_options(file), region, options.threads, (file,))
         cache = memory_cache(os.fstat(file).st_dev)
         yield Target("path", folder, fio, writable=True, empty=True, cache=cache)

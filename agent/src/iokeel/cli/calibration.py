@@ -1,4 +1,4 @@
-"""Runs a calibration for the command, and prints its result."""
+"""Runs a calibration for the command: its progress, and its result."""
 
 from __future__ import annotations
 
@@ -8,25 +8,120 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Self
 
 from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
-from iokeel.calibrate.config_table import config_text
-from iokeel.calibrate.fio import fio_version
-from iokeel.calibrate.json_report import Conditions, json_text
+from iokeel.calibrate.fio import Job, JobResult, fio_version
 from iokeel.calibrate.measurement import Plan, measure
+from iokeel.calibrate.output import Conditions, config_text, json_text
 from iokeel.calibrate.plot import check_plot_file, draw_plot
 from iokeel.calibrate.result import Calibration, evaluate
 from iokeel.calibrate.target import TargetOptions, open_target
-from iokeel.cli.calibration_progress import ProgressBar, ProgressLines
 from iokeel.cli.cells import PlainTable, layouts
 from iokeel.cli.options import PIPE_COLUMNS
-from iokeel.cli.output import say
+from iokeel.cli.output import say, say_json
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.host.in_use import InUse
-from iokeel.policy_xml.schema import NAME
+from iokeel.libvirt_xml.schema import NAME
 from iokeel.words.quoting import escaped, shown
 from iokeel.words.units import duration, parse_size, rate, size
+
+# The time left is estimated from the pace of so many seconds: searches and repeats differ.
+_PACE_S = 120
+
+
+class ProgressBar:
+    """Shows the current run, the last run's result, and the time left. Needs a terminal."""
+
+    def __init__(self, console: Console) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description:34}"),
+            BarColumn(bar_width=None),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[last]:>20}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            speed_estimate_period=_PACE_S,
+        )
+        self._task = self._progress.add_task("checking the storage", total=None, last="")
+        self._runs = 0
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def filled(self, done_bytes: int, total_bytes: int) -> None:
+        """Show how much data is written before the first run."""
+        self._progress.update(
+            self._task,
+            description=f"writing {total_bytes >> 20} MiB of random data",
+            completed=done_bytes,
+            total=total_bytes,
+        )
+
+    def run_started(self, job: Job, runs_left: int) -> None:
+        """Show the run, and how many are left."""
+        if not self._runs:
+            self._progress.reset(self._task)
+        self._progress.update(
+            self._task,
+            description=f"{job}, depth {job.depth}",
+            completed=self._runs,
+            total=self._runs + runs_left,
+        )
+
+    def run_finished(self, result: JobResult) -> None:
+        """Show the run's result."""
+        self._runs += 1
+        last = f"{rate(result.raw_iops)}/s in {duration(result.latency_s)}"
+        self._progress.update(self._task, completed=self._runs, last=last)
+
+
+class ProgressLines:
+    """Writes a line of JSON to stderr as each run begins: what it is, how many are done and left.
+
+    last: the result of the run before.
+    """
+
+    def __init__(self) -> None:
+        self._runs = 0
+        self._last = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def filled(self, done_bytes: int, total_bytes: int) -> None:
+        """Write how much data is written before the first run."""
+        self._write(f"writing {total_bytes >> 20} MiB of random data", done_bytes, total_bytes)
+
+    def run_started(self, job: Job, runs_left: int) -> None:
+        """Write the run, and how many are left."""
+        self._write(f"{job}, depth {job.depth}", self._runs, self._runs + runs_left)
+
+    def run_finished(self, result: JobResult) -> None:
+        """Keep the run's result for the next line."""
+        self._runs += 1
+        self._last = f"{rate(result.raw_iops)}/s in {duration(result.latency_s)}"
+
+    def _write(self, doing: str, done: int, total: int) -> None:
+        line = {"doing": doing, "done": done, "total": total, "last": self._last}
+        say_json(line, indent=None, file=sys.stderr)
 
 
 def run_calibration(

@@ -1,23 +1,26 @@
-"""Tables of the command, and figures as their cells show them."""
+"""Tables of the command: their columns, and figures as their cells show them."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from iokeel.words.quoting import escaped, shown_path
+from iokeel.errors import ConfigError
+from iokeel.words.quoting import did_you_mean, escaped, shown, shown_path
 from iokeel.words.units import rate, size
 
 NONE = "-"
 _NAMES = ("VM", "drive", "storage", "tenant", "host", "coordinator")
 _LEFT = (*_NAMES, "kind", "bound by")
+T = TypeVar("T")
+Value: TypeAlias = float | str | None
 
 
 class Layout(NamedTuple):
@@ -117,3 +120,43 @@ def cut(name: str, longest: int) -> str:
         return name
     head = (longest - 1) // 2
     return f"{name[:head]}..{name[head + 2 - longest :]}"
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column. word: its name for --sort. value: what rows are sorted by; None: not known."""
+
+    word: str
+    heading: str
+    value: Callable[[T], Value]
+    cell: Callable[[T], str]
+
+
+def column_named(word: str, columns: Iterable[Column[T]]) -> Column[T]:
+    """Return the column of a word or heading. Raises ConfigError if there is none."""
+    words = {column.word: column for column in columns}
+    names = words | {column.heading.lower(): column for column in columns}
+    if word.lower() not in names:
+        raise ConfigError("--sort", f"{shown(word)} is not a column", did_you_mean(word, words))
+    return names[word.lower()]
+
+
+def in_order(rows: Iterable[T], column: Column[T], *, backwards: bool = False) -> list[T]:
+    """Return rows in a column's order: figures from the largest, names from A, unknowns last.
+
+    backwards: the other way round, but for the unknowns.
+    """
+    found = [(column.value(row), row) for row in rows]
+    known = [(value, row) for value, row in found if value is not None]
+    descending = any(not isinstance(value, str) for value, _ in known) is not backwards
+    known.sort(key=_value, reverse=descending)
+    return [row for _, row in known] + [row for value, row in found if value is None]
+
+
+def _value(pair: tuple[float | str, object]) -> float | str:
+    return pair[0].lower() if isinstance(pair[0], str) else pair[0]
+
+
+def cells(row: T, columns: Sequence[Column[T]]) -> list[str]:
+    """Return a row's cells."""
+    return [column.cell(row) for column in columns]

@@ -16,7 +16,7 @@ import msgspec
 
 from iokeel.errors import ConnectionLost
 from iokeel.report.records import HistoryReport, Refusal, StorageReport, VmReport
-from iokeel.words.os_errors import reason
+from iokeel.words.quoting import reason
 
 # An agent answers from memory, between two steps of its ticks. One that takes longer hangs.
 _TIMEOUT_S = 5.0

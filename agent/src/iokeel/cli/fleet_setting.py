@@ -13,10 +13,9 @@ import typer
 
 from iokeel.cli.output import complain, say, say_json
 from iokeel.config.load import load, storages_of, tenants_of
-from iokeel.config.tables import Root
-from iokeel.config.validation import validated
-from iokeel.core.curve import DEFAULT_MODEL
+from iokeel.config.tables import Root, validated
 from iokeel.core.fleet.claims import EVEN_RATIO, Budget, Shared
+from iokeel.core.values.curve import DEFAULT_MODEL
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.operator import (
@@ -28,8 +27,7 @@ from iokeel.fleet.operator import (
     operator,
 )
 from iokeel.fleet.store import NoFleet
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import did_you_mean, shown, shown_path
+from iokeel.words.quoting import did_you_mean, reason, shown, shown_path
 
 T = TypeVar("T")
 # What else a storage is on a host, or costs there, is each host's to say.

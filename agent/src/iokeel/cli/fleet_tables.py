@@ -8,7 +8,7 @@ from typing import TypedDict
 from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, name_cell, rate_cell
 from iokeel.core.fleet.capacity import together
 from iokeel.core.fleet.ledger import Entry, Word
-from iokeel.core.policy import ENDLESS
+from iokeel.core.values.policy import ENDLESS
 from iokeel.fleet.keys import Kind
 from iokeel.fleet.operator import BudgetView, FleetView
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from iokeel.cli.cells import name_cell
 from iokeel.errors import IokeelError
 from iokeel.report.records import HistoryReport
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import shown_path
+from iokeel.words.quoting import reason, shown_path
 
 if TYPE_CHECKING:  # matplotlib is optional
     from matplotlib.axes import Axes

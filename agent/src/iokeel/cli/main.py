@@ -18,7 +18,7 @@ from iokeel import __version__
 from iokeel.cli import commands
 from iokeel.cli.output import complain, say
 from iokeel.errors import ConfigError, IokeelError
-from iokeel.words.os_errors import reason
+from iokeel.words.quoting import reason
 
 _FAILURE, _USAGE = 1, 2
 # Why output can't be written.

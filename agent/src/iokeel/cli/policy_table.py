@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TypedDict
 
 from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
-from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.words.units import duration
 
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from iokeel.errors import ConfigError
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import shown
+from iokeel.words.quoting import reason, shown
 
 DEFAULT_PREFIX = "/iokeel/"
 # A secret's group may read it, as for services that share one.

@@ -1,4 +1,4 @@
-"""Loads the agent's configuration: one TOML file, parsed once into settings."""
+"""Loads the agent's configuration, one TOML file, and takes over a new one while it runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import socket
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,10 +34,10 @@ from iokeel.config.tables import (
     StorageTable,
     Table,
     TenantTable,
+    validated,
 )
-from iokeel.config.validation import validated
-from iokeel.core.curve import DEFAULT_CURVE, CostCurve, CostModel
-from iokeel.core.policy import (
+from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve, CostModel
+from iokeel.core.values.policy import (
     BUILTIN_CLASSES,
     DomainPolicy,
     DrivePolicy,
@@ -47,9 +47,10 @@ from iokeel.core.policy import (
     override,
     vm_policy,
 )
-from iokeel.core.storage import StorageId, StoragePolicy
+from iokeel.core.values.state import Pricing, State
+from iokeel.core.values.storage import StorageId, StoragePolicy
 from iokeel.errors import ConfigError, CurveError, PolicyError
-from iokeel.policy_xml.ceiling import Ceiling
+from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.words.quoting import shown, shown_path
 
 T = TypeVar("T")
@@ -313,3 +314,43 @@ def _class(name: str | None, classes: Mapping[str, DrivePolicy], where: str) -> 
         return None if name is None else classes[name]
     known = ", ".join(sorted(classes))
     raise ConfigError(where, f"class {shown(name)} is not known", f"give one that is: {known}")
+
+
+def for_running(old: Config, new: Config) -> tuple[Config, list[str]]:
+    """Return a new configuration for an agent that runs with an old one.
+
+    Sockets, ports, folders, the tick, libvirt's connection and the fleet stay the old ones. The
+    keys of those that differ are returned too: they wait for a restart.
+    """
+    agent = replace(old.agent, log_level=new.agent.log_level)
+    waiting = [
+        f"[{table}] {field.name}"
+        for table, kept, wanted in (
+            ("agent", agent, new.agent),
+            ("libvirt", old.libvirt, new.libvirt),
+        )
+        for field in fields(kept)
+        if getattr(kept, field.name) != getattr(wanted, field.name)
+    ]
+    if new.fleet != old.fleet:
+        waiting.append("[fleet]")
+    return replace(new, agent=agent, libvirt=old.libvirt, fleet=old.fleet), waiting
+
+
+def carried_over(state: State, old: Config, new: Config) -> State:
+    """Return the law's memory for a new configuration.
+
+    A drive whose cost curves are others is priced anew, as after a restart.
+    """
+    drives = {
+        drive: known
+        if _model_of(old, known.storage) == _model_of(new, known.storage)
+        else known._replace(pricing=Pricing(mix=known.pricing.mix))
+        for drive, known in state.drives.items()
+    }
+    return replace(state, model=new.model, tenants=new.tenants, drives=drives)
+
+
+def _model_of(config: Config, storage: str | None) -> CostModel:
+    configured = config.storages.get(storage or "")
+    return (configured and configured.policy.model) or config.model

@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from iokeel.config.paths import DEFAULT_SOCKET
-from iokeel.core.curve import DEFAULT_MODEL, CostModel
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
-from iokeel.core.storage import StorageId, StoragePolicy
+from iokeel.core.values.curve import DEFAULT_MODEL, CostModel
+from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
+from iokeel.core.values.storage import StorageId, StoragePolicy
 from iokeel.errors import IokeelError
-from iokeel.policy_xml.ceiling import Ceiling
+from iokeel.libvirt_xml.ceiling import Ceiling
 
 if TYPE_CHECKING:  # only [fleet] needs it
     from iokeel.config.etcd_access import Access
 
-#: The kinds of tables that stay in force after they have gone (last_good.py).
+#: The kinds of tables that stay in force after they have gone (last.py).
 KINDS = ("tenants", "storage")
 
 

@@ -1,30 +1,188 @@
-"""The tables and keys that may be written in the agent's configuration.
+"""The tables and keys that may be written in the agent's configuration, and faults of others.
 
 A key that wasn't written is None here. Defaults are those of iokeel.config.settings.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import ipaddress
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from iokeel.config.values import (
-    AbsolutePath,
-    Devices,
-    Drive,
-    LoopbackAddress,
-    Name,
-    NetworkStorage,
-    Pattern,
-    Point,
-    Socket,
-    Uri,
-    Whole,
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
 )
-from iokeel.core.policy import LEAST_JOB_BPS, MOST_IOPS, MOST_JOB_BPS, MOST_LATENCY_MS
 
+from iokeel.config.settings import Address
+from iokeel.core.values.curve import LEAST_COST, MOST_COST
+from iokeel.core.values.policy import LEAST_JOB_BPS, MOST_IOPS, MOST_JOB_BPS, MOST_LATENCY_MS
+from iokeel.errors import ConfigError
+from iokeel.libvirt_xml.schema import NAME, TARGET
+from iokeel.words.quoting import did_you_mean, shown, shown_path
+from iokeel.words.units import parse_size
+
+# A unix socket's path ends with a NUL in 108 bytes (unix(7)).
+_MOST_SOCKET_BYTES = 107
+# Larger than any request, and small enough for a curve's arithmetic to be exact.
+_MOST_SIZE_BYTES = 1 << 30
+_NETWORK_STORAGE = re.compile("[a-z][a-z0-9-]*:.+")
+# VM/DRIVE; in both names * ? and [...] may stand (fnmatch). libvirt's names may have blanks, and a
+# QOM path has slashes.
+_PATTERN = re.compile("[^/]+/.+")
 JobBps = Annotated[int, Field(ge=LEAST_JOB_BPS, le=MOST_JOB_BPS)]
+_TYPES = {
+    "bool_type": ("not true or false", "write true or false, without quotes"),
+    "dict_type": ("not a table", "write it as a [table] of its own"),
+    "finite_number": ("not a finite number", "write it like 2.5"),
+    "float_type": ("not a number", "write it in digits, without quotes"),
+    "int_type": ("not a whole number", "write it like 500, without quotes or fraction"),
+    "list_type": (
+        "not a list",
+        'write a curve as [[size, cost], ...], drives as ["VM/DRIVE", ...], devices as'
+        ' ["/dev/NAME", ...], etcd as ["URL", ...], and [[vm]] for each VM',
+    ),
+    "model_type": ("not a table", "write it as a [table] of its own"),
+    "string_type": ("not a string", "write it in quotes"),
+}
+# The items of lists, by key.
+_ITEMS = {"domains": "name", "drives": "drive", "devices": "device", "etcd": "URL"}
+_BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
+
+
+class WrongValue(ValueError):
+    """A value can't be used. what: its fault. mend: what to write instead."""
+
+    def __init__(self, what: str, mend: str) -> None:
+        super().__init__(what, mend)
+        self.what = what
+        self.mend = mend
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise WrongValue(f"{shown(value)} is not a string", "write it in quotes")
+    return value
+
+
+def _path(value: object) -> Path:
+    text = _text(value)
+    if not text.startswith("/") or "\0" in text:
+        raise WrongValue(f"{shown(text)} is not an absolute path", "write it from / on")
+    return Path(text)
+
+
+def _socket(value: object) -> Path:
+    text = _text(value)
+    if len(os.fsencode(text)) > _MOST_SOCKET_BYTES:
+        what = f"{len(os.fsencode(text))} bytes are too many for a unix socket's path"
+        raise WrongValue(what, f"give a path of at most {_MOST_SOCKET_BYTES} bytes")
+    return _path(text)
+
+
+def _address(value: object) -> Address:
+    text = _text(value)
+    match = re.fullmatch(r"(?:\[([^]%]*)\]|([^:]*)):([0-9]{1,5})", text, re.ASCII)
+    if match is None or not 1 <= int(match[3]) <= 65535:
+        raise WrongValue(
+            f"{shown(text)} is not an address and port", "write it like 127.0.0.1:9632"
+        )
+    host = match[1] or match[2] or ""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        raise WrongValue(
+            f"{shown(host)} is not an IP address", "write 127.0.0.1 or [::1]"
+        ) from None
+    if not loopback:
+        raise WrongValue(
+            f"{host} is not a loopback address, and anybody may read metrics there",
+            "write 127.0.0.1 or [::1], and put a proxy with a login in front of it",
+        )
+    return Address(host, int(match[3]))
+
+
+def _uri(text: str) -> str:
+    if not re.fullmatch(r"[a-z][a-z0-9+]*://[!-~]*", text):
+        raise WrongValue(f"{shown(text)} is not a libvirt URI", "write it like qemu:///system")
+    if host := urlsplit(text).netloc:
+        raise WrongValue(
+            f"{shown(text)} names a host, but iokeel looks at the disks, processes and cgroups of"
+            " the host that it runs on",
+            f"run the agent on {shown_path(host)}, and write it like qemu:///system there",
+        )
+    return text
+
+
+def _name(text: str) -> str:
+    if not NAME.pattern.fullmatch(text):
+        raise WrongValue(f"{shown(text)} is {NAME.what}", NAME.mend)
+    return text
+
+
+def _drive(text: str) -> str:
+    if not TARGET.pattern.fullmatch(text):
+        raise WrongValue(f"{shown(text)} is {TARGET.what}", TARGET.mend)
+    return text
+
+
+def _network_storage(text: str) -> str:
+    if not (_NETWORK_STORAGE.fullmatch(text) and text.isprintable()):
+        mend = "write it like rbd:pool, nbd:host:10809 or iscsi:host:3260/iqn.2001-01.com.example:t"
+        raise WrongValue(f"{shown(text)} is not a network storage", mend)
+    return text
+
+
+def _pattern(text: str) -> str:
+    if not (_PATTERN.fullmatch(text) and text.isprintable()):
+        raise WrongValue(f"{shown(text)} is not a drive", 'write VM/DRIVE, such as "web*/vdb"')
+    return text
+
+
+def _devices(text: str) -> str:
+    _path(text)
+    return text
+
+
+def _size(value: object) -> object:
+    try:
+        return parse_size(value) if isinstance(value, str) else value
+    except ConfigError as error:
+        raise WrongValue(f"size {error.where} is {error.what}", error.mend) from None
+
+
+def _point(value: object) -> object:
+    if not isinstance(value, list) or len(value) != 2:
+        raise WrongValue(
+            f"{shown(value)} is not a point", 'write [size, cost], such as ["4k", 1.0]'
+        )
+    return tuple(value)
+
+
+# TOML's whole numbers have no bounds, and those that can be printed do. Whether a figure makes
+# sense is for policy.checked to say.
+Whole = Annotated[int, Field(ge=-(10**15), le=10**15)]
+Size = Annotated[int, Field(gt=0, le=_MOST_SIZE_BYTES), BeforeValidator(_size)]
+Cost = Annotated[float, Field(ge=LEAST_COST, le=MOST_COST)]
+Point = Annotated[tuple[Size, Cost], BeforeValidator(_point)]
+Name = Annotated[str, AfterValidator(_name)]
+Drive = Annotated[str, AfterValidator(_drive)]
+Devices = Annotated[str, AfterValidator(_devices)]
+Pattern = Annotated[str, AfterValidator(_pattern)]
+NetworkStorage = Annotated[str, AfterValidator(_network_storage)]
+Uri = Annotated[str, AfterValidator(_uri)]
+AbsolutePath = Annotated[Path, PlainValidator(_path)]
+Socket = Annotated[Path, PlainValidator(_socket)]
+LoopbackAddress = Annotated[Address, PlainValidator(_address)]
 
 
 class Table(BaseModel):
@@ -176,3 +334,77 @@ class Root(Table):
     jobs: JobsTable = JobsTable()
     fleet: FleetTable | None = None
     vm: list[VmTable] = []
+
+
+def validated(values: Mapping[str, object], file: str) -> Root:
+    """Return the tables of a TOML file. Raises ConfigError, which names the key."""
+    try:
+        return Root.model_validate(values)
+    except ValidationError as error:
+        raise _invalid(error, file) from None
+
+
+def _invalid(invalid: ValidationError, file: str) -> ConfigError:
+    # Unknown keys first: a missing key is often there, but misspelt.
+    errors = invalid.errors(include_url=False)
+    error = min(errors, key=lambda error: error["type"] != "extra_forbidden")
+    kind, context, place = error["type"], error.get("ctx", {}), error["loc"]
+    if place[-1] == "[key]" and kind != "extra_forbidden":  # the name of a table is what is wrong
+        place = place[:-1]
+    where = f"{file}, {_where(place)}"
+    value = shown(error["input"])
+    if kind == "extra_forbidden":
+        return ConfigError(where, "not known", did_you_mean(str(place[-1]), _known(place[:-1])))
+    if kind == "missing":
+        return ConfigError(where, "is missing", "add it")
+    if kind == "value_error":
+        wrong = context["error"]
+        return ConfigError(where, wrong.what, wrong.mend)
+    if kind == "literal_error":
+        return ConfigError(where, f"{value} is not known", f"give {context['expected']}")
+    for bound, words in _BOUNDS.items():
+        if bound in context:
+            number = context[bound]
+            figure = f"{number:g}" if isinstance(number, float) else number
+            return ConfigError(where, f"is {value}", f"give {words} {figure}")
+    what, mend = _TYPES.get(kind, (error["msg"], "see agent.toml(5)"))
+    return ConfigError(where, f"{value} is {what}", mend)
+
+
+def _where(place: Sequence[int | str]) -> str:
+    """Return a place in TOML's words: [classes.gold] limit."""
+    match place:
+        case ["vm", int(number), "drives", str(device), *key]:
+            table = f"[[vm]] {number + 1}, [vm.drives.{_key(device)}]"
+        case ["vm", int(number), *key]:
+            table = f"[[vm]] {number + 1}"
+        case ["classes" | "tenants" | "ceilings" | "storage" as kind, str(name), *key] if key:
+            table = f"[{kind}.{_key(name)}]"
+        case [str(name), *key] if key:
+            table = f"[{_key(name)}]"
+        case [*key]:
+            table = ""
+    name = next((_key(part) for part in key if isinstance(part, str)), "")
+    item = _ITEMS.get(name, "point")
+    which = next((f" {item} {part + 1}" for part in key if isinstance(part, int)), "")
+    return f"{table} {name}{which}".strip()
+
+
+def _key(name: str) -> str:
+    return name if NAME.pattern.fullmatch(name) else shown(name)
+
+
+def _known(table: Sequence[int | str]) -> list[str]:
+    """Return the keys that a table may have."""
+    model: type[Table] = Root
+    for part in table:  # a key, or the name or number of one of its tables
+        if (field := model.model_fields.get(str(part))) is not None:
+            model = _table_of(field.annotation) or model
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _table_of(annotation: object) -> type[Table] | None:
+    """Return the table that a type is or holds, if any."""
+    if isinstance(annotation, type) and issubclass(annotation, Table):
+        return annotation
+    return next(filter(None, map(_table_of, get_args(annotation))), None)

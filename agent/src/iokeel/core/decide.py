@@ -2,26 +2,26 @@
 
 Here's how it works. `decide` looks at every drive once a tick:
 
-1. *Measure* (drive/measure.py): two readings of its counters give its rates, its mix of request
+1. *Measure* (measure/drive.py): two readings of its counters give its rates, its mix of request
    sizes, and its normalized rate R.
-2. *Demand and credit* (drive/binding.py, drive/burst.py, sharing/demand.py): did its limits hold
+2. *Demand and credit* (measure/demand.py, measure/burst.py): did its limits hold
    it? That tells its demand, and the burst credit that it saves or spends.
-3. *Divide* (sharing/parts.py, sharing/allocate.py): VMs' and tenants' limits, what the fleet
+3. *Divide* (divide/everything.py): VMs' and tenants' limits, what the fleet
    grants, and storages' capacities are divided among all drives.
 4. *Allowed*: the rate L that the drive may have is its policy's limit (its burst while it
    has credit), and no more than its parts of limits over several drives, and its share.
-5. *Reasons* (drive/look.py): is there one to set limits? Its policy may have changed, its limits
-   may not fit its mix any more (drive/retune.py), its burst may open or close, its share may
-   have moved (drive/follow.py), or somebody may have changed the limits by hand.
-6. *Limits* (drive/pricing.py): if there is a reason, limits are made that hold the drive to L.
+5. *Reasons* (enforce/look.py): is there one to set limits? Its policy may have changed, its limits
+   may not fit its mix any more (enforce/retune.py), its burst may open or close, its share may
+   have moved, or somebody may have changed the limits by hand.
+6. *Limits* (enforce/pricing.py): if there is a reason, limits are made that hold the drive to L.
 
 Most looks find no reason: a QEMU holds its limits by itself, and on stock QEMU each change lets a
 tenth of a second through for nothing.
 
 A drive that validly has no policy is left alone. One that loses its policy gets back the limits
-that it had before (drive/look.py), unless others hold its throttle group (drive/throttle_group.py).
-One whose policy can't be told keeps the last good one. When the agent stops, it leaves limits that
-hold without it (static.py).
+that it had before (enforce/look.py), unless others hold its throttle group
+(enforce/shared_group.py). One whose policy can't be told keeps the last good one. When the agent
+stops, it leaves limits that hold without it (enforce/at_a_stop.py).
 
 docs/control-law.md has the whole law with its symbols.
 """
@@ -32,24 +32,21 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from iokeel.core.abilities import Abilities
-from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.core.curve import CostModel
-from iokeel.core.drive.binding import HELD, NO_USE, use_of
-from iokeel.core.drive.burst import credit_after_use
-from iokeel.core.drive.look import look
-from iokeel.core.drive.measure import measure
-from iokeel.core.drive.retune import is_starved
-from iokeel.core.drive.throttle_group import with_first, with_moves, without_release
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.orders import Reason, SetLimits
-from iokeel.core.policy import UNKNOWN, DrivePolicy, VmPolicy
-from iokeel.core.sharing.demand import demand_after
-from iokeel.core.sharing.divide_all import divide_all
-from iokeel.core.sharing.headroom import split_size_of
-from iokeel.core.sharing.held import with_order
-from iokeel.core.state import (
+from iokeel.core.correct.headroom import split_size_of
+from iokeel.core.divide.everything import divide_all
+from iokeel.core.divide.held import with_order
+from iokeel.core.enforce.look import look
+from iokeel.core.enforce.retune import is_starved
+from iokeel.core.enforce.shared_group import with_first, with_moves, without_release
+from iokeel.core.measure.burst import credit_after_use
+from iokeel.core.measure.demand import HELD, NO_USE, demand_after, use_of
+from iokeel.core.measure.drive import measure
+from iokeel.core.values.counters import NS_PER_S, DriveId
+from iokeel.core.values.curve import CostModel
+from iokeel.core.values.limits import Abilities, ThrottleLimits
+from iokeel.core.values.observation import DriveSeen, Observation, Reason, SetLimits, StorageSeen
+from iokeel.core.values.policy import UNKNOWN, DrivePolicy, VmPolicy
+from iokeel.core.values.state import (
     NEW,
     NOT_DIVIDED,
     DriveState,

@@ -35,8 +35,7 @@ from iokeel.fleet.messages import (
     reading,
     transaction,
 )
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import shown
+from iokeel.words.quoting import reason, shown
 
 # How long a member may take for an answer. Two members that hang are passed well within a term.
 TIMEOUT_S = 2.0

@@ -15,16 +15,16 @@ from typing import Annotated
 
 import msgspec
 
-from iokeel.core.counters import DriveId
 from iokeel.core.fleet.handover import GuestCredit, credit_left
-from iokeel.core.policy import MOST_BURST_SECONDS
-from iokeel.core.state import DriveState
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.policy import MOST_BURST_SECONDS
+from iokeel.core.values.state import DriveState
 from iokeel.errors import ConnectionLost, IokeelError, OutcomeUnknown
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import Keys
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.records import Record, decoded, encoded
-from iokeel.hypervisors.backoff import delays
+from iokeel.hypervisors.pace import delays
 from iokeel.hypervisors.source import VmInfo
 
 log = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from iokeel.config.settings import FleetConfig
 from iokeel.core.fleet.host import Me
-from iokeel.core.policy import TenantPolicy
-from iokeel.core.wants import TenantLevel
+from iokeel.core.values.policy import TenantPolicy
+from iokeel.core.values.wants import TenantLevel
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
 from iokeel.fleet.etcd import BadMember, Etcd
 from iokeel.fleet.handover import Handovers
@@ -28,8 +28,8 @@ from iokeel.fleet.parts import Parts, SumsOf
 from iokeel.fleet.presence import MOST_NAMES
 from iokeel.fleet.store import LEASE_S, FleetStore, NameTaken
 from iokeel.fleet.watch import Watches
-from iokeel.hypervisors.backoff import delays
-from iokeel.report.fleet_snapshot import FleetSnapshot
+from iokeel.hypervisors.pace import delays
+from iokeel.report.records import FleetSnapshot
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,8 @@
 """A host's memory of the fleet over restarts of its agent, on its disk.
 
 A ledger is on the disk when the call that writes it returns, because a claim may then say that it
-is in force (iokeel.core.fleet.host). The agent's state file needs no such promise (state_store.py).
+is in force (iokeel.core.fleet.host). The agent's state file needs no such promise
+(iokeel.store.store).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused, IokeelError, NewerSchema, StateNotWritten
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.records import budget_of, budget_value, ledger_of, ledger_value
-from iokeel.sqlite_file import readable, set_aside, told_as_damage
+from iokeel.store.file import readable, set_aside, told_as_damage
 from iokeel.words.quoting import shown_path
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,8 @@
-"""Operators' access to the fleet: a view of all of it, and changes of its budgets."""
+"""Operators' access to the fleet: a view of all of it, changes of its budgets, new coordinators.
+
+A coordinator raises nothing before a term has passed (iokeel.core.fleet.coordinate). If the first
+one came with the first guest, that guest would have next to nothing for as long.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,10 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Entry, Ledger, Word
 from iokeel.errors import FleetRefused, HostReports, OutcomeUnknown
-from iokeel.fleet.appoint import appoint
 from iokeel.fleet.etcd import MOST_REPLY_BYTES, Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
-from iokeel.fleet.participant import say
+from iokeel.fleet.participant import first_in_turn, say
 from iokeel.fleet.records import (
     ChangeRecord,
     HostRecord,
@@ -45,6 +48,24 @@ _MOST_CHANGES = 1000
 
 #: Budgets to set, or that were seen; None: removed.
 Figures = Mapping[BudgetId, Budget | None]
+
+
+async def appoint(store: FleetStore, budgets: Collection[BudgetId]) -> None:
+    """Give the budgets that nobody coordinates to hosts that are there, under those hosts' leases.
+
+    A host learns of it when it reads the budget, so this comes before a new budget is written.
+    Raises ConnectionLost or FleetRefused.
+    """
+    keys = store.keys
+    found = await store.etcd.read([], [keys.leaders, keys.hosts])
+    hosts = {last_part(key): key for key in found.leases if key.startswith(keys.hosts)}
+    for budget in budgets:
+        leader, host = keys.leader(budget), first_in_turn(budget, hosts)
+        if leader in found.values or host is None:
+            continue
+        there = Is(hosts[host], found.values[hosts[host]])
+        office = Put(leader, encoded(LeaderRecord(host=host)), found.leases[hosts[host]])
+        await store.etcd.write([there, Is(leader, None)], [office])
 
 
 @dataclass

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import NamedTuple
 
-from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.capacity import LOAD_S
 from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
@@ -31,8 +30,9 @@ from iokeel.core.fleet.host import (
     heard,
 )
 from iokeel.core.fleet.ledger import Entry, Ledger, Word, recovered
-from iokeel.core.storage import Load
-from iokeel.core.wants import NOTHING, Wants
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.storage import Load
+from iokeel.core.values.wants import NOTHING, Wants
 from iokeel.errors import ConnectionLost, FleetRefused, HostReports, IokeelError, NewerSchema
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId

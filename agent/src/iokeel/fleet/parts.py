@@ -11,21 +11,20 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from math import inf
 
-from iokeel.core.counters import NS_PER_S
+from iokeel.core.divide.tenant_sums import Sums
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import TERM_S, Me, Part, allowance, entry_of
 from iokeel.core.fleet.ledger import Ledger
-from iokeel.core.policy import ENDLESS, TenantPolicy
-from iokeel.core.sharing.tenant_sums import Sums
-from iokeel.core.wants import TenantLevel
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.policy import ENDLESS, TenantPolicy
+from iokeel.core.values.wants import TenantLevel
 from iokeel.errors import IokeelError
 from iokeel.fleet.etcd import now_ns
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import Memory
 from iokeel.fleet.participant import Demand, Holding, Participant
 from iokeel.fleet.store import FleetStore
-from iokeel.report.fleet_snapshot import BudgetInFleet
-from iokeel.report.records import ErrorReport, FleetBudgetReport
+from iokeel.report.records import BudgetInFleet, ErrorReport, FleetBudgetReport
 
 # How long a host that starts waits for guests that don't answer, before its first report.
 _FIND_S = 6.0

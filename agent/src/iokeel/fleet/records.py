@@ -13,9 +13,9 @@ import msgspec
 
 from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
-from iokeel.core.policy import ENDLESS, MOST_IOPS, MOST_LATENCY_MS, MOST_WEIGHT
-from iokeel.core.storage import Load, StorageActivity
-from iokeel.core.wants import Layer, TenantLevel, TenantWants, Wants, wants_of
+from iokeel.core.values.policy import ENDLESS, MOST_IOPS, MOST_LATENCY_MS, MOST_WEIGHT
+from iokeel.core.values.storage import Load, StorageActivity
+from iokeel.core.values.wants import Layer, TenantLevel, TenantWants, Wants, wants_of
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.words.quoting import shown
 

@@ -25,7 +25,7 @@ from iokeel.fleet.etcd import (
     refuses_token,
 )
 from iokeel.fleet.messages import WatchReply, WatchResult, keys_from
-from iokeel.hypervisors.backoff import delays
+from iokeel.hypervisors.pace import delays
 from iokeel.words.quoting import shown
 
 _REPLY = msgspec.json.Decoder(WatchReply, strict=False)

@@ -15,12 +15,11 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from iokeel.core.storage import Place
-from iokeel.host.kernel_files import device_number, read_text, unescaped
-from iokeel.host.mounts import mount_of, mounts
+from iokeel.core.values.storage import Place
+from iokeel.host.foreign_paths import open_path
+from iokeel.host.kernel import device_number, mount_of, mounts, read_text, unescaped
 from iokeel.host.network_storage import network_place
 from iokeel.host.process import Process
-from iokeel.host.seen_by import open_path
 
 _DELETED = " (deleted)"
 _FDINFO = Path("/proc/self/fdinfo")

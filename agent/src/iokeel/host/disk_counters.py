@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from iokeel.core.storage import Place, StorageCounters, StorageId
-from iokeel.host.kernel_files import number_of, read_text
+from iokeel.core.values.storage import Place, StorageCounters, StorageId
+from iokeel.host.kernel import number_of, read_text
 
 log = logging.getLogger(__name__)
 

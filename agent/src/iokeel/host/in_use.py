@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from iokeel.host.block_devices import StoragePaths
-from iokeel.host.kernel_files import device_number, read_text, unescaped
-from iokeel.host.mounts import mounts
+from iokeel.host.kernel import device_number, mounts, read_text, unescaped
 from iokeel.words.quoting import shown_path
 
 # Programs that run guests or serve their disks: qemu-system-x86_64, qemu-kvm,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from iokeel.core.storage import Place
+from iokeel.core.values.storage import Place
 
 _PORTS = {"nbd": 10809, "iscsi": 3260}
 
@@ -14,7 +14,7 @@ def network_place(url: str) -> Place | None:
     """Return the storage that a URL's drive shares with others; None if it isn't known.
 
     Known are QEMU's own URLs, nvme://DDDD:BB:DD.F/NAMESPACE and rbd:POOL/IMAGE among them, and
-    those that iokeel.policy_xml.domain makes of a disk's <source>.
+    those that iokeel.libvirt_xml.domain makes of a disk's <source>.
     """
     if own := re.match("rbd:([^/:@]+)|nvme://([^/]+)", url):  # which urlsplit doesn't take
         return Place(f"rbd:{own[1]}" if own[1] else f"nvme:{own[2]}")

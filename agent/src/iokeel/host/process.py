@@ -19,7 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from iokeel.host.kernel_files import number_of, read_text
+from iokeel.host.kernel import number_of, read_text
 
 _PROC = Path("/proc")
 _RUN = Path("/run/libvirt/qemu")

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from iokeel.config.settings import Config
-from iokeel.core.abilities import Abilities
-from iokeel.core.counters import Counters, DriveId
-from iokeel.core.jobs import BlockJob
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import UNKNOWN, ToldPolicy
+from iokeel.core.enforce.jobs import BlockJob
+from iokeel.core.values.counters import Counters, DriveId
+from iokeel.core.values.limits import Abilities, ThrottleLimits
+from iokeel.core.values.policy import UNKNOWN, ToldPolicy
 from iokeel.errors import IokeelError
 from iokeel.host.process import Process
 

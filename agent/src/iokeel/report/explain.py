@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import isinf
 
-from iokeel.core.counters import DriveId, Flow
-from iokeel.core.drive.envelope import OVERSHOOT_RATIO
-from iokeel.core.drive.zeroes import PAID_S
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DrivePolicy, VmPolicy
-from iokeel.core.state import Share
-from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
-from iokeel.report.records import DriveReport, ThrottleReport
+from iokeel.core.enforce.envelope import OVERSHOOT_RATIO
+from iokeel.core.measure.zeroes import PAID_S
+from iokeel.core.values.counters import DriveId, Flow
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.core.values.policy import DrivePolicy, VmPolicy
+from iokeel.core.values.state import Share
+from iokeel.report.records import BudgetInFleet, DriveReport, FleetSnapshot, ThrottleReport
 from iokeel.report.snapshot import Decision, Snapshot, StorageSnapshot, VmSnapshot
 from iokeel.words.quoting import escaped, few
 from iokeel.words.units import duration, iops, percent, percent_kept, rate, size

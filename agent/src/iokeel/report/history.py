@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.core.orders import Reason
+from iokeel.core.values.counters import NS_PER_S, DriveId
+from iokeel.core.values.observation import Reason
 from iokeel.report.records import SERIES, SPAN_S, DriveHistory, OrderReport
 
 # Two seconds, less what a tick may come early.

@@ -9,11 +9,20 @@ import os
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -21,14 +30,12 @@ from aiohttp import web
 from iokeel.config.settings import Address, AgentConfig, Config
 from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import peer
-from iokeel.policy_xml.ceiling import ceiling_of
-from iokeel.policy_xml.policy import check_targets, parse_policy
+from iokeel.libvirt_xml.ceiling import ceiling_of
+from iokeel.libvirt_xml.policy import check_targets, parse_policy
 from iokeel.report.explain import explain
 from iokeel.report.history import History
-from iokeel.report.large_waits import waits_of
-from iokeel.report.once_a_look import OnceALook, OnceAWhile
-from iokeel.report.prometheus import CONTENT_TYPE, Metrics
-from iokeel.report.promises import policy_report, settings_report
+from iokeel.report.metrics.prometheus import CONTENT_TYPE, Metrics
+from iokeel.report.promises import policy_report, settings_report, waits_of
 from iokeel.report.records import (
     SERIES,
     SPAN_S,
@@ -38,9 +45,11 @@ from iokeel.report.records import (
     Refusal,
 )
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import did_you_mean, shown, shown_path
+from iokeel.words.quoting import did_you_mean, reason, shown, shown_path
 
+# Anybody on the host may ask for metrics without pause. They may take this part of the time.
+_METRICS_RATIO = 0.1
+_LEAST_S = 1.0
 log = logging.getLogger(__name__)
 _SOCKET_MODE = 0o660
 # A socket that can't be served is tried again after this.
@@ -54,10 +63,52 @@ _MOST_CONNECTIONS = 32
 # So many are taken at once before any of them is closed.
 _BACKLOG = 8
 _ELSEWHERE = "set [agent] socket to a path in a folder of the agent's own"
-# The longest message of a hook: twice the longest XML (policy_xml/xml.py), for JSON's escapes.
+# The longest message of a hook: twice the longest XML (libvirt_xml/xml.py), for JSON's escapes.
 _MOST_BYTES = 4 << 20
 # The histories of so many drives are made between two turns of the event loop: a few ms.
 _DRIVES_AT_ONCE = 50
+
+
+class OnceALook:
+    """An answer as JSON, kept until the agent has looked at its drives again.
+
+    Pages in Cockpit ask for the host every two seconds: if five are open, four find it made.
+    """
+
+    def __init__(self, looks: Callable[[], int], make: Callable[[], msgspec.Struct]) -> None:
+        """looks: returns how often the agent has looked so far. make: makes the answer."""
+        self._looks, self._make = looks, make
+        self._at = -1
+        self._made = b""
+
+    def get(self) -> bytes:
+        """Return the answer, made now if there is none since the last look."""
+        if (looks := self._looks()) != self._at:
+            self._at, self._made = looks, msgspec.json.encode(self._make())
+        return self._made
+
+
+class OnceAWhile:
+    """Metrics, kept for a second, or for longer if they take long to make."""
+
+    def __init__(self, make: Callable[[], Coroutine[Any, Any, bytes]]) -> None:
+        self._make = make
+        self._making: asyncio.Task[bytes] | None = None
+        self._again_at = 0.0
+
+    async def get(self) -> bytes:
+        """Return the metrics, made now if nobody has asked for a while."""
+        if self._making is None or (self._making.done() and time.monotonic() >= self._again_at):
+            self._making = asyncio.create_task(self._made())
+        return await asyncio.shield(self._making)
+
+    async def _made(self) -> bytes:
+        began = time.monotonic()
+        try:
+            return await self._make()
+        finally:
+            ended = time.monotonic()
+            self._again_at = ended + max(_LEAST_S, (ended - began) / _METRICS_RATIO)
 
 
 @dataclass(frozen=True, slots=True)

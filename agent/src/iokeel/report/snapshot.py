@@ -14,16 +14,16 @@ from math import inf, isfinite, nan
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from iokeel.core.beneath import Beneath
-from iokeel.core.counters import NS_PER_S, DriveId, Mix, Rates, at_most_s
-from iokeel.core.drive.binding import full_bounds
-from iokeel.core.jobs import Followed
-from iokeel.core.large_request import large_wait_s
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.orders import Reason
-from iokeel.core.policy import DrivePolicy, VmPolicy
-from iokeel.core.sharing.claimant import budgets
-from iokeel.core.state import (
+from iokeel.core.enforce.beneath import Beneath
+from iokeel.core.enforce.jobs import Followed
+from iokeel.core.measure.demand import full_bounds
+from iokeel.core.values.claimant import budgets
+from iokeel.core.values.counters import NS_PER_S, DriveId, Mix, Rates, at_most_s
+from iokeel.core.values.curve import large_wait_s
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.core.values.observation import Reason
+from iokeel.core.values.policy import DrivePolicy, VmPolicy
+from iokeel.core.values.state import (
     NEW,
     NOT_DIVIDED,
     DriveState,
@@ -36,11 +36,11 @@ from iokeel.core.state import (
 from iokeel.errors import IokeelError
 from iokeel.host.disk_counters import Pressure
 from iokeel.hypervisors.source import DriveInfo, VmInfo
-from iokeel.report.fleet_snapshot import FleetSnapshot
 from iokeel.report.promises import limit_of
 from iokeel.report.records import (
     DriveReport,
     ErrorReport,
+    FleetSnapshot,
     HostReport,
     StorageReport,
     ThrottleReport,

@@ -1,7 +1,8 @@
-"""Text from outside: shown safely in one line, and the known word that it was meant to be."""
+"""Text from outside, shown safely; the word that it was meant to be; why a system call failed."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
@@ -52,3 +53,17 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     if near:
         return f"did you mean '{shown_path(names[near[0]])}'?"
     return f"known: {few([*names.values()], _MOST_KNOWN) or 'none'}"
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Return an error's reason for use within a sentence: "no such file or directory".
+
+    A ValueError is Python's own, as for a path with a NUL. The words of an errno are preferred to
+    the error's text, to which asyncio adds addresses. A resolver's errors have a negative errno.
+    """
+    number = getattr(error, "errno", None)
+    if number is not None and number > 0:
+        text = os.strerror(number)
+    else:
+        text = getattr(error, "strerror", None) or str(error)
+    return text[:1].lower() + text[1:]

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from iokeel.calibrate.fio import Fio
-from iokeel.calibrate.job import Job
+from iokeel.calibrate.fio import Fio, Job
 from iokeel.calibrate.target import TargetOptions, open_target
 from iokeel.config.load import parse
 from iokeel.errors import CalibrationError

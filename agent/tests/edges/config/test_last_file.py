@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.config.last_file import keep, load_or_last
+from iokeel.config.last import keep, load_or_last
 from iokeel.config.load import load
 
 WAYS = [

@@ -9,7 +9,7 @@ import pytest
 
 from iokeel.config.load import parse
 from iokeel.config.settings import Config
-from iokeel.state_store import StateStore
+from iokeel.store.store import StateStore
 
 ACME = "[tenants.acme]\nlimit = 600\nreservation = 50\n"
 FAST = '[storage.fast]\ndevice = "/dev/sda"\ncapacity = 4000\ncurve_read = [["4k", 1], ["1m", 9]]\n'

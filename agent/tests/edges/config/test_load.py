@@ -27,13 +27,19 @@ from iokeel.config.settings import (
     StorageConfig,
     VmConfig,
 )
-from iokeel.config.validation import validated
-from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.storage import StoragePolicy
+from iokeel.config.tables import validated
+from iokeel.core.values.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.core.values.policy import (
+    BUILTIN_CLASSES,
+    DomainPolicy,
+    DrivePolicy,
+    TenantPolicy,
+    VmPolicy,
+)
+from iokeel.core.values.storage import StoragePolicy
 from iokeel.errors import ConfigError
 from iokeel.host.network_storage import network_place
-from iokeel.policy_xml.ceiling import Ceiling
+from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.words.units import parse_size
 
 EVERYTHING = """

@@ -6,11 +6,10 @@ from dataclasses import fields, replace
 
 import pytest
 
-from iokeel.config.load import parse
-from iokeel.config.reload import carried_over, for_running
+from iokeel.config.load import carried_over, for_running, parse
 from iokeel.config.settings import AgentConfig, Config, LibvirtConfig
-from iokeel.core.counters import DriveId, Flow, Mix
-from iokeel.core.state import DriveState, Pricing, State
+from iokeel.core.values.counters import DriveId, Flow, Mix
+from iokeel.core.values.state import DriveState, Pricing, State
 
 OTHER = parse(
     b"""

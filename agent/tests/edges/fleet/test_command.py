@@ -14,7 +14,7 @@ from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.coordinate import Tenure, coordinate
 from iokeel.core.fleet.host import WAIT_NS, Me
-from iokeel.core.wants import wants_of
+from iokeel.core.values.wants import wants_of
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.messages import Put

@@ -13,12 +13,12 @@ import pytest
 
 from iokeel.config.load import parse
 from iokeel.config.settings import Config
-from iokeel.core.counters import Counters, DriveId
+from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.fleet.handover import GuestCredit
-from iokeel.core.jobs import BlockJob
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import DomainPolicy, DrivePolicy
-from iokeel.core.state import Credit, DriveState, Measured
+from iokeel.core.values.counters import Counters, DriveId
+from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy
+from iokeel.core.values.state import Credit, DriveState, Measured
 from iokeel.daemon import Agent
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet import handover
@@ -28,8 +28,8 @@ from iokeel.fleet.keys import Keys, Kind
 from iokeel.fleet.member import Member
 from iokeel.fleet.messages import Put
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
-from iokeel.report.prometheus import Metrics
-from iokeel.state_store import StateStore
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.store.store import StateStore
 from testing.agents import free_port
 from testing.fleet import etcd as real
 from testing.waiting import until

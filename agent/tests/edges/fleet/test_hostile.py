@@ -12,7 +12,7 @@ import pytest
 
 from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.ledger import Entry, first_ledger, successor
-from iokeel.core.wants import TenantWants, Wants, wants_of
+from iokeel.core.values.wants import TenantWants, Wants, wants_of
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.messages import Delete, Put

@@ -13,21 +13,20 @@ import pytest
 
 from iokeel.config.etcd_access import Access
 from iokeel.config.settings import FleetConfig
+from iokeel.core.divide.tenant_sums import Sums
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.host import LAPSE_S, Me
 from iokeel.core.fleet.ledger import Word
-from iokeel.core.sharing.tenant_sums import Sums
-from iokeel.core.wants import wants_of
+from iokeel.core.values.wants import wants_of
 from iokeel.errors import ConnectionLost, FleetRefused, NewerSchema
-from iokeel.fleet.appoint import appoint
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
 from iokeel.fleet.messages import Delete, Put, text
-from iokeel.fleet.operator import Operator
+from iokeel.fleet.operator import Operator, appoint
 from iokeel.fleet.records import HostRecord, claim_value, encoded
 from iokeel.fleet.store import FleetStore
-from iokeel.report.fleet_snapshot import BudgetInFleet
+from iokeel.report.records import BudgetInFleet
 from testing.fleet import etcd as real
 from testing.fleet.budgets import set_budget
 from testing.waiting import until

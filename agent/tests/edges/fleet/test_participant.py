@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from iokeel.config.etcd_access import Access
-from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import Me, Part
 from iokeel.core.fleet.ledger import Ledger, Word
-from iokeel.core.storage import Load
-from iokeel.core.wants import wants_of
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.storage import Load
+from iokeel.core.values.wants import wants_of
 from iokeel.errors import IokeelError
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind

@@ -11,7 +11,7 @@ from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Stamp, first_ledger, successor
-from iokeel.core.wants import TenantLevel, wants_of
+from iokeel.core.values.wants import TenantLevel, wants_of
 from iokeel.errors import FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind

@@ -15,7 +15,7 @@ from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.handover import GuestCredit
 from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import first_ledger
-from iokeel.core.wants import wants_of
+from iokeel.core.values.wants import wants_of
 from iokeel.fleet.etcd import Denied, Etcd
 from iokeel.fleet.handover import leave, take
 from iokeel.fleet.keys import BudgetId, Kind

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.core.storage import Place
+from iokeel.core.values.storage import Place
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.network_storage import network_place
 

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.core.backstop import CgroupOrder, IoMax
+from iokeel.core.enforce.backstop import CgroupOrder, IoMax
 from iokeel.errors import CgroupRefused
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import group_of, io_hierarchy
 from iokeel.host.process import Process
-from iokeel.state_store import StateStore
+from iokeel.store.store import StateStore
 from testing.host.cgroups import Host, Memory, scope
 from testing.waiting import eventually
 

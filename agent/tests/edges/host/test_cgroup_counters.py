@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.core.backstop import CgroupOrder, Io, IoMax
-from iokeel.host.cgroup.counters import read_counters
+from iokeel.core.enforce.backstop import CgroupOrder, Io, IoMax
+from iokeel.host.cgroup.files import read_counters
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.cgroup.place import Hierarchy
 from testing.host.cgroups import Host, Memory

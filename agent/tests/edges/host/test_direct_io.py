@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.host.direct_io import memory_cache
+from iokeel.host.kernel import memory_cache
 
 LOOP, PARTITION, DATASET = os.makedev(7, 3), os.makedev(259, 1), os.makedev(0, 44)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.storage import Place, StorageCounters, activity_between
+from iokeel.core.values.storage import Place, StorageCounters, activity_between
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.disk_counters import DiskStats, Pressure, read_pressure
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.host.scheduler import has_bfq, is_hard_disk_with_bfq
+from iokeel.host.kernel import has_bfq, is_hard_disk_with_bfq
 
 
 @pytest.mark.parametrize(

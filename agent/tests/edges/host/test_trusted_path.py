@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.host.trusted_path import WrongLink, open_trusted
+from iokeel.host.foreign_paths import WrongLink, open_trusted
 
 NOBODY = 65534
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give links away")

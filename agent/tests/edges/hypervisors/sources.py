@@ -12,8 +12,8 @@ import pytest
 from hypothesis import strategies as st
 
 from iokeel.config.settings import VmConfig
-from iokeel.core.counters import DriveId
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource
 

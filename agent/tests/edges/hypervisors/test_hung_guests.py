@@ -17,8 +17,8 @@ import pytest
 from iokeel.config.load import parse
 from iokeel.daemon import Agent
 from iokeel.hypervisors.libvirt.source import LibvirtSource
-from iokeel.report.prometheus import Metrics
-from iokeel.state_store import StateStore
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.store.store import StateStore
 from testing.hypervisors.iotune import highest_rate, inserted
 from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
@@ -186,7 +186,7 @@ async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", _command)
     monkeypatch.setattr("iokeel.hypervisors.libvirt.source.Events", lambda *_: host)
     monkeypatch.setattr("iokeel.hypervisors.libvirt.source._CALL_TIMEOUT_S", READ_S)
-    monkeypatch.setattr("iokeel.enforcer._SET_TIMEOUT_S", SET_S)
+    monkeypatch.setattr("iokeel.running.enforcer._SET_TIMEOUT_S", SET_S)
     monkeypatch.setattr("iokeel.hypervisors.libvirt.calls._TURN_S", 0.1, raising=False)
     config = parse(f"[agent]\ntick_seconds = {TICK_S}".encode(), "agent.toml")
     source = LibvirtSource("test://host/", {}, {})

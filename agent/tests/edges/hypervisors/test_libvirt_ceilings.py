@@ -13,7 +13,7 @@ import libvirt
 import pytest
 
 from iokeel.config.load import parse
-from iokeel.core.policy import DomainPolicy, DrivePolicy, LastGood, PolicyInPart
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, LastGood, PolicyInPart
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.hypervisors.source import VmInfo
 from tests.edges.hypervisors.sources import lines

@@ -8,19 +8,17 @@ from typing import Any, Protocol
 
 import pytest
 
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import DriveId
-from iokeel.core.curve import DEFAULT_MODEL
-from iokeel.core.drive.exact import exact_limits, fallback_of
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import DomainPolicy, DrivePolicy
+from iokeel.core.enforce.pricing import exact_limits, fallback_of
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
-from iokeel.policy_xml.domain import parse_domain
-from iokeel.policy_xml.iotune import to_libvirt
+from iokeel.libvirt_xml.domain import parse_domain, to_libvirt
 from testing.hypervisors.abilities import PATCHED
 
 VDA = DriveId("db1", "vda")

@@ -11,7 +11,14 @@ from typing import Any
 import libvirt
 import pytest
 
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, LastGood, PolicyInPart, VmPolicy
+from iokeel.core.values.policy import (
+    UNKNOWN,
+    DomainPolicy,
+    DrivePolicy,
+    LastGood,
+    PolicyInPart,
+    VmPolicy,
+)
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from tests.edges.hypervisors.sources import lines
 

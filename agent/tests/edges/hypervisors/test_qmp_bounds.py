@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
-from iokeel.hypervisors.qmp.bounds import MOST_DRIVES, MOST_OBJECTS, Budget
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.hypervisors.qemu.bounds import MOST_DRIVES, MOST_OBJECTS, Budget
+from iokeel.hypervisors.qemu.limits import QemuAbilities
 from iokeel.hypervisors.qmp.connection import connect
 from iokeel.hypervisors.qmp.discovery import query_abilities, query_devices, query_groups
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource
-from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities
 from testing.hypervisors.qmp_server import QmpServer, answer
 from testing.waiting import until
 from tests.edges.hypervisors.sources import PATIENCE_S, VDA, lines, running, vm

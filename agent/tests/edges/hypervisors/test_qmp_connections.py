@@ -18,12 +18,12 @@ import msgspec
 import pytest
 
 from iokeel.config.settings import Config
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import UNLIMITED
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import UNLIMITED
 from iokeel.errors import DriveGone
 from iokeel.host.process import Process, process
+from iokeel.hypervisors.qemu.bounds import MOST_DRIVES_BYTES, MOST_REPLY_BYTES
 from iokeel.hypervisors.qmp import monitor
-from iokeel.hypervisors.qmp.bounds import MOST_DRIVES_BYTES, MOST_REPLY_BYTES
 from iokeel.hypervisors.qmp.connection import ANYTHING, connect, decoder
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.qmp.source import QmpSource

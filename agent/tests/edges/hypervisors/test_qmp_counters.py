@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.counters import Counters, DriveId
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.values.counters import Counters, DriveId
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.source import QmpSource
 from testing.hypervisors.qmp_server import QmpServer, error

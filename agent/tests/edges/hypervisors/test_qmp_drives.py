@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.limits import ThrottleLimits
-from iokeel.hypervisors.qmp.drives import (
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.hypervisors.qemu.drives import (
     Block,
     Image,
     Medium,

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from iokeel.config.settings import VmConfig
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import Counters, DriveId, ThrottleCount, ThrottleCounters, Took
-from iokeel.core.curve import DEFAULT_CURVE, CostCurve
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy
+from iokeel.core.values.counters import Counters, DriveId, ThrottleCount, ThrottleCounters, Took
+from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve
+from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits
+from iokeel.core.values.policy import UNKNOWN, DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost, LimitsRejected
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.source import QmpSource

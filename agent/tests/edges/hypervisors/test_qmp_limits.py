@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import UNKNOWN, DomainPolicy
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.values.policy import UNKNOWN, DomainPolicy
 from iokeel.errors import ConnectionLost, DriveGone, LimitsRejected
 from iokeel.hypervisors.qmp import monitor
 from iokeel.hypervisors.qmp.source import QmpSource

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iokeel.hypervisors.qmp.bounds import MOST_LISTED
+from iokeel.hypervisors.qemu.bounds import MOST_LISTED
+from iokeel.hypervisors.qemu.drives import BlockStats, Object
 from iokeel.hypervisors.qmp.connection import ANYTHING, QmpConnection, decoder
-from iokeel.hypervisors.qmp.drives import BlockStats, Object
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from testing.hypervisors.qmp_server import GREETING
 from tests.edges.hypervisors.sources import json_values

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
 from iokeel.errors import DriveGone, LimitsRejected
 from iokeel.hypervisors.qmp.connection import (
     connect,

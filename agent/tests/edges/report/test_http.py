@@ -26,12 +26,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from iokeel.cli import client
 from iokeel.config.load import parse
 from iokeel.config.settings import AgentConfig, Config
-from iokeel.core.state import State
+from iokeel.core.values.state import State
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.report.history import History
 from iokeel.report.http import HOOK_MESSAGE, Api, check_socket, serve
-from iokeel.report.metric_table import DESCRIPTIONS
-from iokeel.report.prometheus import Metrics
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.report.metrics.table import DESCRIPTIONS
 from iokeel.report.promises import settings_report
 from iokeel.report.records import SERIES
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iokeel.config.load import parse
-from iokeel.core.policy import checked
+from iokeel.core.values.policy import checked
 from iokeel.errors import ConfigError
 from iokeel.words.units import parse_size
 from tests.fuzz.budget import only

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from iokeel.calibrate.fio_output import parsed, window_rates
-from iokeel.calibrate.job import Job
+from iokeel.calibrate.fio import Job, parsed, window_rates
 from iokeel.errors import CalibrationError
 from tests.fuzz.budget import only
 from tests.fuzz.targets.target import Target

@@ -12,7 +12,7 @@ import atheris
 from lxml import etree
 
 from iokeel.errors import PolicyError
-from iokeel.policy_xml.xml import parsed
+from iokeel.libvirt_xml.xml import parsed
 from tests.fuzz.targets.target import Target
 
 _FILE = Path(__file__).parents[4] / "libvirt-hooks/qemu.d/50-iokeel"

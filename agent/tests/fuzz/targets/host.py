@@ -8,8 +8,8 @@ import tempfile
 from dataclasses import astuple
 from pathlib import Path
 
-from iokeel.core.backstop import CgroupOrder, IoMax
-from iokeel.core.storage import Place
+from iokeel.core.enforce.backstop import CgroupOrder, IoMax
+from iokeel.core.values.storage import Place
 from iokeel.host.block_devices import StoragePaths
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import DiskStats, read_pressure

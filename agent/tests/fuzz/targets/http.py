@@ -14,12 +14,12 @@ from pathlib import Path
 
 from iokeel.cli import client
 from iokeel.config.settings import AgentConfig, Config
-from iokeel.core.state import State
+from iokeel.core.values.state import State
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.history import History
 from iokeel.report.http import Api, serve
-from iokeel.report.prometheus import Metrics
+from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 from tests.fuzz.budget import Broken, only
 from tests.fuzz.targets.hook import HOOK

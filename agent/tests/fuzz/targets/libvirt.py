@@ -8,18 +8,17 @@ from typing import Any
 
 import libvirt_qemu
 
-from iokeel.core.counters import DriveId
-from iokeel.core.curve import DEFAULT_CURVE
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.curve import DEFAULT_CURVE
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain
 from iokeel.hypervisors.libvirt.limits import LimitsInForce
 from iokeel.hypervisors.libvirt.passthrough import ask_abilities, put_patched, read_groups
-from iokeel.hypervisors.qmp.limits import from_group
+from iokeel.hypervisors.qemu.limits import from_group
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
-from iokeel.policy_xml.domain import Disk, DomainXml
-from iokeel.policy_xml.iotune import LIBVIRT_NAMES
+from iokeel.libvirt_xml.domain import LIBVIRT_NAMES, Disk, DomainXml
 from testing.hypervisors.abilities import PATCHED
 from tests.fuzz.budget import limits_make_sense, only
 from tests.fuzz.targets.target import Target

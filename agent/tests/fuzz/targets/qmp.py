@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from iokeel.config.settings import VmConfig
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DomainPolicy
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import STOCK, ThrottleLimits
+from iokeel.core.values.policy import DomainPolicy
 from iokeel.errors import IokeelError
 from iokeel.host.network_storage import network_place
+from iokeel.hypervisors.qemu.drives import setting
+from iokeel.hypervisors.qemu.limits import from_group
 from iokeel.hypervisors.qmp.connection import ANYTHING, QmpConnection
 from iokeel.hypervisors.qmp.counters import DriveCounters, Round
 from iokeel.hypervisors.qmp.discovery import query_abilities, query_drives, query_groups
-from iokeel.hypervisors.qmp.drives import setting
-from iokeel.hypervisors.qmp.limits import from_group
 from iokeel.hypervisors.source import SourceNews
 from tests.fuzz.budget import Broken, one_line, only
 from tests.fuzz.targets.target import Target

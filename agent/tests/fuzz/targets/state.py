@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 from iokeel.config.settings import KINDS, Config
-from iokeel.core.counters import DriveId
-from iokeel.core.policy import checked
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.policy import checked
 from iokeel.errors import IokeelError
-from iokeel.state_rows import policy_of, policy_text, storage_of, storage_text
-from iokeel.state_store import StateStore
+from iokeel.store.rows import policy_of, policy_text, storage_of, storage_text
+from iokeel.store.store import StateStore
 from tests.fuzz.budget import limits_make_sense, one_line, only
 from tests.fuzz.targets.target import Target
 

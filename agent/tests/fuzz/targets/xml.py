@@ -7,12 +7,12 @@ from dataclasses import asdict
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy, checked
+from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy, checked
 from iokeel.errors import PolicyError
 from iokeel.host.network_storage import network_place
-from iokeel.policy_xml.domain import domain_disks, parse_domain, pool_type
-from iokeel.policy_xml.policy import check_targets, parse_policy
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.domain import domain_disks, parse_domain, pool_type
+from iokeel.libvirt_xml.policy import check_targets, parse_policy
+from iokeel.libvirt_xml.schema import NAMESPACE
 from tests.fuzz.budget import only
 from tests.fuzz.targets.target import Target
 

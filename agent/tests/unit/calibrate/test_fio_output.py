@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from iokeel.calibrate.fio_output import parsed, window_rates
-from iokeel.calibrate.job import Job
-from iokeel.core.curve import KIB
+from iokeel.calibrate.fio import Job, parsed, window_rates
+from iokeel.core.values.curve import KIB
 from iokeel.errors import CalibrationError
 
 READS = Job(write=False, sequential=False, size_bytes=4 * KIB, depth=8, seconds=1.0, ramp_s=0.0)

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.calibrate.config_table import config_table
-from iokeel.calibrate.fio import Fio
-from iokeel.calibrate.job import Job, JobResult
-from iokeel.calibrate.json_report import Conditions, json_text
+from iokeel.calibrate.fio import Fio, Job, JobResult
 from iokeel.calibrate.measurement import QUICK, Plan, Series, measure
+from iokeel.calibrate.output import Conditions, config_table, json_text
 from iokeel.calibrate.plot import check_plot_file, draw_plot
 from iokeel.calibrate.result import evaluate
-from iokeel.core.curve import KIB
+from iokeel.core.values.curve import KIB
 from iokeel.errors import CalibrationError
 
 Windows = Callable[[Job, int], tuple[float, ...]]

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from iokeel.calibrate.job import Job, JobResult
-from iokeel.cli.calibration_progress import ProgressLines
+from iokeel.calibrate.fio import Job, JobResult
+from iokeel.cli.calibration import ProgressLines
 
 
 def test_each_run_is_a_line_of_json(capsys: pytest.CaptureFixture[str]) -> None:

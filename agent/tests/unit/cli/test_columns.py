@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 from rich.console import Console
 
-from iokeel.cli.cells import name_cell
-from iokeel.cli.columns import column_named, in_order
-from iokeel.cli.drive_columns import SORTS, bound_by, latency_s, wait_s
-from iokeel.cli.drive_table import (
+from iokeel.cli.cells import column_named, in_order, name_cell
+from iokeel.cli.drive_tables import (
+    SORTS,
     DrivesByVm,
     DrivesOneByOne,
+    bound_by,
     drive_complaints,
+    latency_s,
+    wait_s,
     without_policy,
 )
 from iokeel.cli.options import out
-from iokeel.cli.tenant_table import TenantSums, tenants
+from iokeel.cli.tables import TenantSums, tenants
 from iokeel.errors import ConfigError
 from iokeel.report.records import ErrorReport
 from tests.unit.cli.reports import drive, vm

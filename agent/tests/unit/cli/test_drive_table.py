@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from iokeel.cli.drive_table import DrivesByVm
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
+from iokeel.cli.drive_tables import DrivesByVm
 from iokeel.core.decide import decide
-from iokeel.core.observation import DriveSeen, Observation
-from iokeel.core.policy import DomainPolicy, DrivePolicy, VmPolicy
-from iokeel.core.state import State
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.limits import STOCK
+from iokeel.core.values.observation import DriveSeen, Observation
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.core.values.state import State
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.snapshot import Known, snapshot_of
 

@@ -23,7 +23,7 @@ except SystemExit as end:
 print(*sys.modules)
 """
 SLOW = re.compile(
-    r"iokeel\.(core|calibrate|hypervisors|host|policy_xml|daemon)\b"
+    r"iokeel\.(core|calibrate|hypervisors|host|libvirt_xml|running|daemon)\b"
     r"|iokeel\.report\.(?!records$)|lxml|libvirt|prometheus_client|numpy|matplotlib|textual"
 )
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from iokeel.cli import drive_table, storage_table, tenant_table
 from iokeel.cli.commands import history
-from iokeel.cli.top.details import help_text
+from iokeel.cli.drive_tables import HEADINGS
+from iokeel.cli.tables import STORAGE_HEADINGS, TENANT_HEADINGS, storage_complaints
 from iokeel.cli.top.picture import STATES
-from iokeel.cli.top.views import VIEWS
-from iokeel.core.limits import AVERAGES
-from iokeel.core.orders import Reason
-from iokeel.core.state import Verdict
+from iokeel.cli.top.views import VIEWS, help_text
+from iokeel.core.values.limits import AVERAGES
+from iokeel.core.values.observation import Reason
+from iokeel.core.values.state import Verdict
 from iokeel.report.records import StorageReport
 from tests.unit.cli.reports import storage
 
@@ -36,7 +36,7 @@ def rows() -> set[str]:
     return {text for cell in texts for text in (re.findall("`([^`]+)`", cell) or [cell])}
 
 
-TABLES = (drive_table.COLUMNS, storage_table.COLUMNS, tenant_table.COLUMNS, history.COLUMNS)
+TABLES = (HEADINGS, STORAGE_HEADINGS, TENANT_HEADINGS, history.COLUMNS)
 
 
 @pytest.mark.parametrize("column", [column for table in TABLES for column in table])
@@ -69,23 +69,23 @@ def test_every_verdict_and_reason_is_explained(word: Verdict | Reason) -> None:
 
 @pytest.mark.parametrize("report", WRONG)
 def test_every_complaint_about_a_storage_is_explained(report: StorageReport) -> None:
-    (complaint,) = storage_table.storage_complaints([report])
+    (complaint,) = storage_complaints([report])
     text = re.sub(r"(?<![a-z])\d+k?", "N", complaint.removeprefix("sda: ")).replace("`", "")
     assert text in rows()
 
 
 def test_a_storage_that_nearly_keeps_its_reservations_is_not_told_to_keep_100_percent() -> None:
-    (complaint,) = storage_table.storage_complaints([replace(FINE, reservations_kept=0.9981)])
+    (complaint,) = storage_complaints([replace(FINE, reservations_kept=0.9981)])
     assert complaint == "sda: it can keep 99 % of the reservations asked for now"
 
 
 def test_of_many_drives_above_the_target_a_few_are_named() -> None:
     suffering = [f"db{number}/vda" for number in range(300)]
     report = replace(FINE, suffering=suffering, exhausted=True)
-    (complaint,) = storage_table.storage_complaints([report])
+    (complaint,) = storage_complaints([report])
     drives = "sda: db0/vda, db1/vda, db2/vda, db3/vda and 296 more above the latency target"
     assert complaint.startswith(drives)
 
 
 def test_nothing_is_wrong_with_a_storage_that_keeps_its_promises() -> None:
-    assert not [*storage_table.storage_complaints([FINE])]
+    assert not [*storage_complaints([FINE])]

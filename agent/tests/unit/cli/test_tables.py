@@ -8,20 +8,19 @@ import pytest
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from iokeel.calibrate.job import Job, JobResult
+from iokeel.calibrate.fio import Job, JobResult
 from iokeel.calibrate.measurement import Series
 from iokeel.calibrate.result import Calibration
 from iokeel.cli import fleet_tables
 from iokeel.cli.calibration import series_table
 from iokeel.cli.commands.curve import curve_table
 from iokeel.cli.commands.history import history_table
-from iokeel.cli.drive_table import DrivesOneByOne
+from iokeel.cli.drive_tables import DrivesOneByOne
 from iokeel.cli.policy_table import policy_table
-from iokeel.cli.storage_table import storage_table
-from iokeel.cli.tenant_table import TenantSums, tenant_table
-from iokeel.core.curve import DEFAULT_CURVE, KIB
-from iokeel.core.fitting.fit import Fit
-from iokeel.core.policy import MOST_IOPS, DomainPolicy, DrivePolicy
+from iokeel.cli.tables import TenantSums, storage_table, tenant_table
+from iokeel.core.fitting import Fit
+from iokeel.core.values.curve import DEFAULT_CURVE, KIB
+from iokeel.core.values.policy import MOST_IOPS, DomainPolicy, DrivePolicy
 from iokeel.report.records import DriveHistory, HistoryReport
 from tests.unit.cli.reports import drive, storage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.values.policy import DrivePolicy
 
 POLICIES = st.builds(
     lambda limit, reservation, weight, separate: DrivePolicy(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from iokeel.core.orders import SetLimits
-from iokeel.core.state import State
-from iokeel.core.static import static_orders
+from iokeel.core.enforce.at_a_stop import static_orders
+from iokeel.core.values.observation import SetLimits
+from iokeel.core.values.state import State
 
 
 def left_at_stop(state: State) -> list[SetLimits]:

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
-from iokeel.core.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
 from iokeel.core.decide import decide
-from iokeel.core.drive.binding import full_bounds
-from iokeel.core.drive.envelope import OVERSHOOT_RATIO, limits_for_any_size
-from iokeel.core.drive.exact import exact_limits
-from iokeel.core.drive.retune import IDLE_S
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.orders import Reason, SetLimits
-from iokeel.core.policy import UNKNOWN, DrivePolicy, TenantPolicy, UnknownPolicy, VmPolicy
-from iokeel.core.state import DriveState, Measured, Pricing, Sent, State, Verdict
-from iokeel.core.storage import StorageCounters, StoragePolicy
+from iokeel.core.enforce.envelope import OVERSHOOT_RATIO, limits_for_any_size
+from iokeel.core.enforce.pricing import exact_limits
+from iokeel.core.measure.demand import full_bounds
+from iokeel.core.measure.drive import IDLE_S
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId, ThrottleCount, ThrottleCounters
+from iokeel.core.values.curve import DEFAULT_CURVE, DEFAULT_MODEL, KIB, CostCurve, CostModel
+from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits
+from iokeel.core.values.observation import DriveSeen, Observation, Reason, SetLimits, StorageSeen
+from iokeel.core.values.policy import UNKNOWN, DrivePolicy, TenantPolicy, UnknownPolicy, VmPolicy
+from iokeel.core.values.state import DriveState, Measured, Pricing, Sent, State, Verdict
+from iokeel.core.values.storage import StorageCounters, StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from testing.sim.drive import DRIVE, Phase, Run, Stream, run
 from tests.unit.core.stopping import left_at_stop

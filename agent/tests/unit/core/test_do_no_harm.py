@@ -15,8 +15,8 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iokeel.core.policy import DrivePolicy
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.policy import DrivePolicy
+from iokeel.core.values.storage import StoragePolicy
 from testing.sim.fleet import STEP_S, Fleet
 from testing.sim.guests import Guest, Kind, Phase, idle
 from testing.sim.storage import Array, Disk, steady

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
-from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
-from iokeel.core.drive.in_force import rate_in_force
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.observation import DriveSeen, Observation
-from iokeel.core.orders import Reason, SetLimits
-from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.sharing.held import held_by, with_outcomes
-from iokeel.core.state import DriveState, State
-from iokeel.core.static import static_orders
-from iokeel.state_rows import drive_text, kept_of, state_of
+from iokeel.core.divide.held import held_by, with_outcomes
+from iokeel.core.enforce.at_a_stop import static_orders
+from iokeel.core.enforce.in_force import rate_in_force
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
+from iokeel.core.values.observation import DriveSeen, Observation, Reason, SetLimits
+from iokeel.core.values.policy import DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.values.state import DriveState, State
+from iokeel.store.rows import drive_text, kept_of, state_of
 from testing.hypervisors.abilities import PATCHED
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("db1", "vdb")

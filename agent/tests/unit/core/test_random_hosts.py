@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.core.policy import DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.state import State
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.policy import DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.values.state import State
+from iokeel.core.values.storage import StoragePolicy
 from testing.sim.cases import CAPACITY, Case, case, tenant_case, vm_case
 from testing.sim.checks import (
     capacities,

@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
-from iokeel.core.curve import DEFAULT_MODEL
 from iokeel.core.decide import decide
-from iokeel.core.drive.envelope import limits_for, limits_for_any_size
-from iokeel.core.drive.exact import exact_limits
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.orders import SetLimits
-from iokeel.core.policy import (
+from iokeel.core.divide.pool import FOOTHOLD_RATIO
+from iokeel.core.enforce.envelope import limits_for, limits_for_any_size
+from iokeel.core.enforce.pricing import exact_limits
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits
+from iokeel.core.values.observation import DriveSeen, Observation, SetLimits, StorageSeen
+from iokeel.core.values.policy import (
     UNKNOWN,
     DomainPolicy,
     DrivePolicy,
@@ -27,9 +26,8 @@ from iokeel.core.policy import (
     UnknownPolicy,
     VmPolicy,
 )
-from iokeel.core.sharing.pool import FOOTHOLD_RATIO
-from iokeel.core.state import NEW, Credit, Demand, DriveState, Pricing, Sent, State, Verdict
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.state import NEW, Credit, Demand, DriveState, Pricing, Sent, State, Verdict
+from iokeel.core.values.storage import StoragePolicy
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import highest_rate
 from tests.unit.core.policies import POLICIES

@@ -7,15 +7,13 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.observation import DriveSeen, Observation
-from iokeel.core.orders import Reason
-from iokeel.core.policy import UNKNOWN, DrivePolicy, UnknownPolicy, VmPolicy
-from iokeel.core.state import Credit, Part, State, VmPart
-from iokeel.notices import Notices
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
+from iokeel.core.values.observation import DriveSeen, Observation, Reason
+from iokeel.core.values.policy import UNKNOWN, DrivePolicy, UnknownPolicy, VmPolicy
+from iokeel.core.values.state import Credit, Part, State, VmPart
+from iokeel.running.notices import Notices
 from testing.hypervisors.abilities import PATCHED
 from tests.unit.core.stopping import left_at_stop
 

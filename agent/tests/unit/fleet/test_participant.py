@@ -8,7 +8,7 @@ from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.claims import HostClaim
 from iokeel.core.fleet.host import Me, Part
 from iokeel.core.fleet.ledger import Entry, Ledger, Stamp, first_ledger
-from iokeel.core.policy import ENDLESS
+from iokeel.core.values.policy import ENDLESS
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.participant import Demand, Holding, Participant, is_old

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from iokeel.config.etcd_access import Access
-from iokeel.core.counters import NS_PER_S
+from iokeel.core.divide.tenant_sums import Sums
 from iokeel.core.fleet.claims import Budget, Shared
 from iokeel.core.fleet.host import GUARD_S, TERM_S, Part
 from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp
-from iokeel.core.sharing.tenant_sums import Sums
-from iokeel.core.storage import Load
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.storage import Load
 from iokeel.fleet.etcd import Etcd, now_ns
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.memory import Memory, Remembered

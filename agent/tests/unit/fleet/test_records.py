@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.coordinate import Tenure, coordinate
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word, first_ledger
-from iokeel.core.storage import Load, StorageActivity
-from iokeel.core.wants import Layer, TenantLevel, TenantWants, wants_of
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.storage import Load, StorageActivity
+from iokeel.core.values.wants import Layer, TenantLevel, TenantWants, wants_of
 from iokeel.errors import FleetRefused
 from iokeel.fleet.records import (
     budget_of,

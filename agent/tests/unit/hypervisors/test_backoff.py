@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from iokeel.hypervisors.backoff import delays
+from iokeel.hypervisors.pace import delays
 
 
 def test_waits_double_up_to_five_seconds_less_half_at_most() -> None:

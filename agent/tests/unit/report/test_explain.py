@@ -9,10 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from iokeel.core.abilities import STOCK
-from iokeel.core.backstop import Io
-from iokeel.core.beneath import Beneath
-from iokeel.core.counters import (
+from iokeel.core.decide import decide
+from iokeel.core.enforce.backstop import Io
+from iokeel.core.enforce.beneath import Beneath
+from iokeel.core.enforce.jobs import BlockJob, Followed
+from iokeel.core.values.counters import (
     NS_PER_S,
     Counters,
     DriveId,
@@ -20,13 +21,11 @@ from iokeel.core.counters import (
     ThrottleCounters,
     Took,
 )
-from iokeel.core.decide import decide
-from iokeel.core.jobs import BlockJob, Followed
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.state import DriveState, State
-from iokeel.core.storage import StorageCounters, StoragePolicy
+from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
+from iokeel.core.values.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.values.state import DriveState, State
+from iokeel.core.values.storage import StorageCounters, StoragePolicy
 from iokeel.errors import LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.explain import explain

@@ -13,8 +13,8 @@ from prometheus_client.core import (
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from iokeel.report.exposition import LabelTexts, histogram_text, samples_text
-from iokeel.report.metric_types import Description, Kind
+from iokeel.report.metrics.prometheus import LabelTexts, histogram_text, samples_text
+from iokeel.report.metrics.types import Description, Kind
 
 NAMES = ("domain", "direction")
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily

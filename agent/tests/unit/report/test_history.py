@@ -7,8 +7,8 @@ from math import nan
 
 import pytest
 
-from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.core.orders import Reason
+from iokeel.core.values.counters import NS_PER_S, DriveId
+from iokeel.core.values.observation import Reason
 from iokeel.report.history import History
 from iokeel.report.records import SERIES, SPAN_S
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from iokeel.config.settings import Config, StorageConfig, VmConfig
-from iokeel.core.curve import DEFAULT_CURVE, CostCurve, CostModel
-from iokeel.core.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
-from iokeel.core.storage import StoragePolicy
-from iokeel.policy_xml.ceiling import Ceiling
-from iokeel.report.large_waits import config_complaints, drive_complaints, waits_of
+from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve, CostModel
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.values.storage import StoragePolicy
+from iokeel.libvirt_xml.ceiling import Ceiling
+from iokeel.report.promises import config_complaints, drive_complaints, waits_of
 from tests.unit.cli import reports
 
 LIMITS = {"vda": DrivePolicy(limit=1), "vdb": DrivePolicy(limit=300), "vdc": DrivePolicy()}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import iokeel
-from iokeel.report.metric_table import DESCRIPTIONS, ERROR_KINDS
-from iokeel.report.metric_types import Description, Kind
-from iokeel.report.metrics_doc import page
+from iokeel.report.metrics.doc import page
+from iokeel.report.metrics.table import DESCRIPTIONS, ERROR_KINDS
+from iokeel.report.metrics.types import Description, Kind
 
 SOURCES = Path(iokeel.__file__).parent
 # An error of a QMP connection has its kind as its first argument.

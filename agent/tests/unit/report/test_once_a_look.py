@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from iokeel.report.once_a_look import OnceALook, OnceAWhile
+from iokeel.report.http import OnceALook, OnceAWhile
 
 
 class Made(msgspec.Struct):

@@ -4,15 +4,14 @@ import asyncio
 
 import pytest
 
-from iokeel.core.counters import DriveId
-from iokeel.core.state import State, StorageState
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.state import State, StorageState
+from iokeel.core.values.storage import StoragePolicy
 from iokeel.errors import FleetRefused, IokeelError
 from iokeel.host.disk_counters import Pressure
-from iokeel.report.fleet_snapshot import BudgetInFleet, FleetSnapshot
-from iokeel.report.metric_table import METRICS
-from iokeel.report.prometheus import Metrics
-from iokeel.report.records import ErrorReport, FleetBudgetReport
+from iokeel.report.metrics.prometheus import Metrics
+from iokeel.report.metrics.table import METRICS
+from iokeel.report.records import BudgetInFleet, ErrorReport, FleetBudgetReport, FleetSnapshot
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
 
 

@@ -11,13 +11,12 @@ import pytest
 
 import iokeel.cli
 import iokeel.report
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
-from iokeel.core.curve import DEFAULT_CURVE, CostCurve, CostModel
 from iokeel.core.decide import decide
-from iokeel.core.limits import UNLIMITED
-from iokeel.core.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.policy import (
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve, CostModel
+from iokeel.core.values.limits import STOCK, UNLIMITED
+from iokeel.core.values.observation import DriveSeen, Observation, StorageSeen
+from iokeel.core.values.policy import (
     UNKNOWN,
     DomainPolicy,
     DrivePolicy,
@@ -25,12 +24,12 @@ from iokeel.core.policy import (
     TenantPolicy,
     VmPolicy,
 )
-from iokeel.core.state import DriveState, State, StorageState, VmPart
-from iokeel.core.storage import StoragePolicy
+from iokeel.core.values.state import DriveState, State, StorageState, VmPart
+from iokeel.core.values.storage import StoragePolicy
 from iokeel.errors import IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
-from iokeel.report.metric_table import ERROR_KINDS, METRICS
-from iokeel.report.metric_types import Sample
+from iokeel.report.metrics.table import ERROR_KINDS, METRICS
+from iokeel.report.metrics.types import Sample
 from iokeel.report.records import ErrorReport
 from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
 
@@ -251,7 +250,7 @@ def test_only_the_snapshot_reads_the_laws_state(file: Path) -> None:
     names = {
         alias.name
         for node in ast.walk(ast.parse(file.read_text()))
-        if isinstance(node, ast.ImportFrom) and node.module == "iokeel.core.state"
+        if isinstance(node, ast.ImportFrom) and node.module == "iokeel.core.values.state"
         for alias in node.names
     }
     assert file.name == "snapshot.py" or not names & LAW

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from iokeel.words.os_errors import reason
+from iokeel.words.quoting import reason
 
 
 @pytest.mark.parametrize(

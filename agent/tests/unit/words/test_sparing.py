@@ -2,7 +2,7 @@
 
 import pytest
 
-from iokeel.words.sparing import Sparing
+from iokeel.words.log_lines import Sparing
 
 
 def test_each_subject_has_its_lines_and_has_them_again_after_a_while(

@@ -10,10 +10,10 @@ import typer
 
 from iokeel.cli.options import ConfigOption
 from iokeel.cli.output import complain, say
-from iokeel.config.last_file import load_or_last
+from iokeel.config.last import load_or_last
 from iokeel.config.load import load
-from iokeel.log_lines import log_to_stderr
-from iokeel.policy_xml.schema import require_schema
+from iokeel.libvirt_xml.schema import require_schema
+from iokeel.words.log_lines import log_to_stderr
 
 app = typer.Typer(add_completion=False)
 
@@ -49,9 +49,9 @@ def agent(
     # After load, so that a wrong configuration shows at once.
     from iokeel.release import release_all
     from iokeel.report.http import check_socket
-    from iokeel.report.large_waits import config_complaints
+    from iokeel.report.promises import config_complaints
     from iokeel.service import run_agent
-    from iokeel.state_store import StateStore
+    from iokeel.store.store import StateStore
 
     if check:
         for complaint in config_complaints(settings):

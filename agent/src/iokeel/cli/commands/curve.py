@@ -13,9 +13,9 @@ from iokeel.cli.options import ConfigOption, JsonOption, out
 from iokeel.cli.output import say_json
 from iokeel.config.load import load
 from iokeel.config.settings import Config
-from iokeel.core.curve import KIB, CostCurve, CostModel
-from iokeel.core.drive.zeroes import PAID_S
-from iokeel.core.policy import MOST_IOPS
+from iokeel.core.measure.zeroes import PAID_S
+from iokeel.core.values.curve import KIB, CostCurve, CostModel
+from iokeel.core.values.policy import MOST_IOPS
 from iokeel.errors import ConfigError
 from iokeel.words.quoting import did_you_mean, shown
 from iokeel.words.units import parse_size, size

@@ -13,23 +13,17 @@ from iokeel.cli import client
 from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, vm_names
 from iokeel.cli.output import complain, say, say_json
 from iokeel.cli.policy_table import covered, policy_table, policy_values
-from iokeel.cli.storage_table import storage_complaints
+from iokeel.cli.tables import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError, TargetsMissing
-from iokeel.policy_xml.ceiling import ceiling_of
-from iokeel.policy_xml.domain import domain_disks, has_arguments, name_of, unlimited_for
-from iokeel.policy_xml.policy import (
-    check_groups,
-    check_targets,
-    check_throttled,
-    parse_policy,
-)
-from iokeel.policy_xml.xml import MOST_BYTES
-from iokeel.report.large_waits import drive_complaints, waits_of
+from iokeel.libvirt_xml.ceiling import ceiling_of
+from iokeel.libvirt_xml.domain import domain_disks, has_arguments, name_of, unlimited_for
+from iokeel.libvirt_xml.policy import check_groups, check_targets, check_throttled, parse_policy
+from iokeel.libvirt_xml.xml import MOST_BYTES
+from iokeel.report.promises import drive_complaints, waits_of
 from iokeel.report.records import ErrorReport
-from iokeel.words.os_errors import reason
-from iokeel.words.quoting import did_you_mean, few, shown, shown_path
+from iokeel.words.quoting import did_you_mean, few, reason, shown, shown_path
 from iokeel.words.units import rate
 
 # What parse_policy refuses for its size. The word may also name a disk of 100 GB.

@@ -11,13 +11,24 @@ import typer
 from rich.console import RenderableType
 
 from iokeel.cli import client
-from iokeel.cli.columns import Column, column_named, in_order
-from iokeel.cli.drive_columns import SORTS
-from iokeel.cli.drive_table import DrivesByVm, DrivesOneByOne, drive_complaints, without_policy
+from iokeel.cli.cells import Column, column_named, in_order
+from iokeel.cli.drive_tables import (
+    SORTS,
+    DrivesByVm,
+    DrivesOneByOne,
+    drive_complaints,
+    without_policy,
+)
 from iokeel.cli.options import JsonOption, SocketOption, out, stats_names
 from iokeel.cli.output import say, say_json
-from iokeel.cli.storage_table import STORAGE_COLUMNS, storage_complaints, storage_table
-from iokeel.cli.tenant_table import TENANT_COLUMNS, tenant_table, tenants
+from iokeel.cli.tables import (
+    STORAGE_COLUMNS,
+    TENANT_COLUMNS,
+    storage_complaints,
+    storage_table,
+    tenant_table,
+    tenants,
+)
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.report.records import DriveReport, VmReport

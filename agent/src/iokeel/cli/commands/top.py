@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from iokeel.cli import client
-from iokeel.cli.drive_table import DrivesByVm, drive_complaints
+from iokeel.cli.drive_tables import DrivesByVm, drive_complaints
 from iokeel.cli.options import SocketOption, out
 from iokeel.cli.output import say
 from iokeel.cli.top.picture import Picture

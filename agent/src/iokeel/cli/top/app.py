@@ -16,12 +16,10 @@ from textual.events import Resize
 from textual.widgets import Input, Static
 
 from iokeel.cli import client
-from iokeel.cli.columns import in_order
-from iokeel.cli.top.details import help_text, why_text
-from iokeel.cli.top.picture import FREE, STATES, Picture, ask
+from iokeel.cli.cells import in_order
+from iokeel.cli.top.picture import FREE, SPAN_S, STATES, Picture, Trends, ask
 from iokeel.cli.top.table import RowsTable
-from iokeel.cli.top.trends import SPAN_S, Trends
-from iokeel.cli.top.views import RATE, VIEWS, Row, View
+from iokeel.cli.top.views import RATE, VIEWS, Row, View, help_text, why_text
 from iokeel.errors import IokeelError
 from iokeel.words.quoting import escaped
 

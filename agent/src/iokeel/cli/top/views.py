@@ -1,24 +1,53 @@
-"""The three views: their rows and columns."""
+"""The three views, their rows and columns, and the text beside the table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from iokeel.cli import drive_columns
-from iokeel.cli.cells import rate_cell
-from iokeel.cli.columns import Column
-from iokeel.cli.storage_table import STORAGE_COLUMNS
-from iokeel.cli.tenant_table import TENANT_COLUMNS, TenantSums
-from iokeel.cli.top.picture import STATES, Picture
-from iokeel.cli.top.trends import Key, drive_key, storage_key, tenant_key
+from iokeel.cli import client
+from iokeel.cli.cells import Column, name_cell, rate_cell
+from iokeel.cli.drive_tables import MEAN_LATENCY, SORTS
+from iokeel.cli.tables import STORAGE_COLUMNS, TENANT_COLUMNS, TenantSums, storage_complaints
+from iokeel.cli.top.picture import STATES, Key, Picture, drive_key, storage_key, tenant_key
+from iokeel.errors import ConnectionLost, IokeelError
 from iokeel.report.records import DriveReport, StorageReport
+from iokeel.words.quoting import escaped
+from iokeel.words.units import percent
 
 T = TypeVar("T")
 RATE = "iops"
 STATE = "state"
 TREND = "2 min"
+KEYS = (
+    ("1 2 3", "drives, storages, tenants"),
+    ("up down", "choose a row; Home: none, stay at the first"),
+    ("left right", "sort by another column; also < >"),
+    ("r", "reverse the order"),
+    ("/", "filter by VM, drive, tenant or storage"),
+    ("Enter", "why: explain the row, live"),
+    ("J K", "scroll what is beside the table"),
+    ("Escape", "close this, or end the filter"),
+    ("space", "pause, and go on"),
+    ("c", "copy the row and what is beside it"),
+    ("?", "these keys"),
+    ("q", "quit"),
+)
+_STATES = (
+    (
+        "error",
+        "its limits couldn't be set, its VM's policy can't be used,"
+        " or a table has gone from the configuration",
+    ),
+    ("suffers", "its latency is above its target"),
+    ("bursts", "it does more than its limit, from its credit"),
+    ("held", "it uses up a limit"),
+    ("-", "none of these"),
+)
+# So many of a storage's or a tenant's drives are named.
+_BUSIEST = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +149,7 @@ def _named(columns: Sequence[Column[T]]) -> dict[str, Column[T]]:
     return {short.get(column.heading, column.heading): column for column in columns}
 
 
-_of_drive = _named((*drive_columns.SORTS, drive_columns.MEAN_LATENCY)) | {
+_of_drive = _named((*SORTS, MEAN_LATENCY)) | {
     # The state says that it is a burst.
     "allowed": Column[DriveReport](
         "allowed", "allowed", lambda d: d.allowed_iops, lambda d: rate_cell(d.allowed_iops)
@@ -152,3 +181,43 @@ TENANTS = View(
     _tenants,
 )  # fmt: skip
 VIEWS: tuple[View[Any], ...] = (DRIVES, STORAGES, TENANTS)
+
+
+def help_text() -> str:
+    """Return the keys and the states."""
+    keys = (f"{key:<10}  {what}" for key, what in KEYS)
+    states = (f"{state:<10}  {what}" for state, what in _STATES)
+    return "\n".join(("keys", *keys, "", "state", *states))
+
+
+def why_text(socket: Path, row: Row[Any]) -> str:
+    """Return why a drive's limits are what they are, or what a storage's or tenant's drives do.
+
+    Raises ConnectionLost.
+    """
+    if not isinstance(row.record, DriveReport):
+        return "\n".join(_sums(row))
+    drive = row.record
+    title = name_cell(f"{drive.domain}/{drive.target}")
+    try:
+        steps = client.why(socket, drive.domain, drive.target).get(drive.target, [])
+    except ConnectionLost:
+        raise
+    except IokeelError as error:  # it has gone since
+        return f"{title}\n{escaped(str(error))}"
+    return "\n".join((title, *(f"{n}. {escaped(step)}" for n, step in enumerate(steps, 1))))
+
+
+def _sums(row: Row[Any]) -> Iterator[str]:
+    """Yield what is wrong with a storage, and the busiest drives of a storage or tenant."""
+    yield name_cell(row.key[1] or "-")
+    if isinstance(row.record, StorageReport):
+        complaints = [*storage_complaints([row.record])]
+        yield from complaints or ["It keeps its promises."]
+    busiest = sorted(row.drives, key=lambda drive: -(drive.normalized_iops or 0.0))
+    yield f"Its busiest drives, of {len(busiest)}:"
+    for drive in busiest[:_BUSIEST]:
+        rate, allowed = drive.normalized_iops, drive.allowed_iops
+        part = f" of {rate_cell(allowed)}" if allowed else ""
+        used = f", {percent(rate / allowed)}" if rate is not None and allowed else ""
+        yield f"{name_cell(f'{drive.domain}/{drive.target}')}: {rate_cell(rate)}{part} iops{used}"

@@ -2,7 +2,7 @@
 
 Each host measures its own drives: their rates, and their requests' latency without the throttle's
 wait. The coordinator adds these loads up to that of the whole storage, and goes by the law of a
-single host (core/sharing/capacity.py). The budget to divide is then the corrected capacity, less
+single host (core/correct/capacity.py). The budget to divide is then the corrected capacity, less
 the rates of drives without a policy.
 
 No host's word moves it alone, because a guest, its QEMU or the host itself may lie. The latency is
@@ -20,13 +20,13 @@ from dataclasses import replace
 from math import floor, inf
 from typing import NamedTuple
 
-from iokeel.core.counters import NS_PER_S
+from iokeel.core.correct.capacity import LONGEST_S, feedback_after
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.ledger import HostName, Learnt, Ledger
-from iokeel.core.sharing.capacity import LONGEST_S, feedback_after
-from iokeel.core.state import Division, Feedback, StorageState
-from iokeel.core.storage import Load, StorageActivity, StoragePolicy
-from iokeel.core.weighted_median import weighted_median
+from iokeel.core.measure.storage import weighted_median
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.state import Division, Feedback, StorageState
+from iokeel.core.values.storage import Load, StorageActivity, StoragePolicy
 
 #: How often hosts report their load, and how often the capacity is corrected: no single reading may
 #: move it by more than so many seconds' worth.

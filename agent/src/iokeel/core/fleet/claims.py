@@ -8,11 +8,12 @@ from itertools import islice
 from math import floor, inf
 from typing import NamedTuple
 
+from iokeel.core.divide.divide import divide
+from iokeel.core.divide.pool import OUTGROWN_RATIO
 from iokeel.core.fleet.ledger import Entry, HostName, Stamp
-from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.sharing.pool import OUTGROWN_RATIO
-from iokeel.core.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
-from iokeel.core.wants import NOTHING, Layer, TenantLevel, TenantWants, Wants, given_at
+from iokeel.core.values.claimant import Claim
+from iokeel.core.values.storage import LEAST_RATIO, MOST_RATIO, Load, StoragePolicy
+from iokeel.core.values.wants import NOTHING, Layer, TenantLevel, TenantWants, Wants, given_at
 
 # The part of the budget beyond reservations that is divided evenly among hosts as floors.
 EVEN_RATIO = 0.1

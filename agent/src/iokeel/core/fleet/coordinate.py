@@ -26,7 +26,7 @@ from dataclasses import replace
 from math import floor
 from typing import NamedTuple
 
-from iokeel.core.counters import NS_PER_S
+from iokeel.core.divide.divide import divide
 from iokeel.core.fleet.capacity import Correction, amount_of, corrected
 from iokeel.core.fleet.claims import (
     Budget,
@@ -46,9 +46,10 @@ from iokeel.core.fleet.ledger import (
     first_ledger,
     successor,
 )
-from iokeel.core.policy import ENDLESS
-from iokeel.core.sharing.divide import Claim, divide
-from iokeel.core.wants import TenantLevel
+from iokeel.core.values.claimant import Claim
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.policy import ENDLESS
+from iokeel.core.values.wants import TenantLevel
 
 # A tenant's level that has moved by no more than this is worth no ledger of its own.
 LEVEL_BAND_RATIO = 0.2

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from iokeel.core.counters import NS_PER_S, DriveId
-from iokeel.core.state import DriveState
+from iokeel.core.values.counters import NS_PER_S, DriveId
+from iokeel.core.values.state import DriveState
 
 # Both hosts have the guest for a moment. The old one takes it for idle by then.
 _BOTH_S = 2.0

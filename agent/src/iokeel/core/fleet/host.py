@@ -23,8 +23,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.ledger import Entry, HostName, Ledger, Stamp
+from iokeel.core.values.counters import NS_PER_S
 
 # How long an amount is a host's own, counted from its question.
 TERM_S = 15

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
-from iokeel.core.wants import TenantLevel
+from iokeel.core.values.wants import TenantLevel
 
 #: A host's name in the fleet.
 HostName = str

@@ -1,4 +1,4 @@
-"""The files that bound a group's I/O, in cgroup v2 and v1, one setting at a time.
+"""The files of a cgroup that count and bound its I/O, in cgroup v2 and v1.
 
 A setting is a file, with a device if the file has a line for each. Its value is the text after the
 device, or after "default". A setting that isn't set has the value that unsets it.
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from iokeel.core.backstop import CgroupOrder, IoMax
+from iokeel.core.enforce.backstop import CgroupOrder, Io, IoMax
 from iokeel.host.cgroup.place import Hierarchy
-from iokeel.host.kernel_files import number_of, read_text
-from iokeel.host.scheduler import has_bfq
+from iokeel.host.kernel import has_bfq, number_of, read_text
 
+_V2_FILE = "io.stat"
+_V1_BYTES, _V1_REQUESTS = "blkio.throttle.io_service_bytes", "blkio.throttle.io_serviced"
 # v1's file for each of IoMax's bounds.
 _V1_LIMITS = {
     "rbps": "blkio.throttle.read_bps_device",
@@ -31,6 +32,69 @@ _UNSET = {
 _BFQ_WEIGHT = {2: "io.bfq.weight", 1: "blkio.bfq.weight"}
 _MOST_BFQ_WEIGHT = 1000  # the kernel's BFQ_MAX_WEIGHT
 _US_PER_S = 1_000_000
+
+
+def counter_files(hierarchy: Hierarchy) -> tuple[str, ...]:
+    """Return the names of the files that count a group's I/O."""
+    return (_V2_FILE,) if hierarchy.version == 2 else (_V1_BYTES, _V1_REQUESTS)
+
+
+def read_counters(group: Path, hierarchy: Hierarchy) -> dict[str, Io] | None:
+    """Return what a group has read and written so far, by device (MAJOR:MINOR).
+
+    None if it can't be read, or makes no sense. A device that the group hasn't come to is left out.
+    """
+    texts = [read_text(group / name) for name in counter_files(hierarchy)]
+    if None in texts:
+        return None
+    try:
+        if hierarchy.version == 2:
+            return _v2(texts[0] or "")
+        return _v1(texts[0] or "", texts[1] or "")
+    except ValueError:
+        return None
+
+
+def _v2(text: str) -> dict[str, Io]:
+    """Return the counts in an io.stat: "8:0 rbytes=1 wbytes=2 rios=3 wios=4 dbytes=0 dios=0"."""
+    found = {}
+    for line in filter(None, text.split("\n")):
+        device, *parts = line.split(" ")
+        counts = dict(part.partition("=")[::2] for part in parts)
+        if "rbytes" in counts:  # else it only has a line for other controllers
+            names = ("rbytes", "wbytes", "rios", "wios")
+            found[device] = Io(*(_count(counts.get(name, "")) for name in names))
+    return found
+
+
+def _v1(moved: str, requests: str) -> dict[str, Io]:
+    """Return the counts in v1's two files, whose lines are "8:0 Read 1" and "8:0 Write 2"."""
+    sent, made = _by_direction(moved), _by_direction(requests)
+    return {
+        device: Io(
+            *sent.get(device, (0.0, 0.0)),
+            *made.get(device, (0.0, 0.0)),
+        )
+        for device in sent.keys() | made.keys()
+    }
+
+
+def _by_direction(text: str) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for line in filter(None, text.split("\n")):
+        device, *rest = line.split(" ")
+        if len(rest) == 2 and rest[0] in ("Read", "Write"):
+            read, written = found.get(device, (0.0, 0.0))
+            count = _count(rest[1])
+            found[device] = (count, written) if rest[0] == "Read" else (read, count)
+    return found
+
+
+def _count(text: str) -> float:
+    number = number_of(text)
+    if number is None:
+        raise ValueError(f"{text} is no count")
+    return float(number)
 
 
 class Setting(NamedTuple):

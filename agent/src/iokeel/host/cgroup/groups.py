@@ -19,10 +19,18 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from iokeel.core.backstop import CgroupOrder, Io, IoMax, fits
+from iokeel.core.enforce.backstop import CgroupOrder, Io, IoMax, fits
 from iokeel.errors import CgroupRefused, IokeelError, StateNotWritten
-from iokeel.host.cgroup.counters import counter_files, read_counters
-from iokeel.host.cgroup.files import Setting, bounded, read, tighter, wanted, write
+from iokeel.host.cgroup.files import (
+    Setting,
+    bounded,
+    counter_files,
+    read,
+    read_counters,
+    tighter,
+    wanted,
+    write,
+)
 from iokeel.host.cgroup.place import Hierarchy, group_of, has_processes, io_hierarchy
 from iokeel.host.process import Process
 from iokeel.words.quoting import shown_path

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from iokeel.errors import CgroupRefused
-from iokeel.host.kernel_files import number_of, read_text
-from iokeel.host.mounts import mounts
+from iokeel.host.kernel import mounts, number_of, read_text
 from iokeel.host.process import Process, parent, process
 
 _LIBVIRT = re.compile(r"machine-qemu\\x2d.+\.scope|qemu-\d+-.+\.libvirt-qemu")

@@ -10,20 +10,26 @@ from typing import Any, NamedTuple
 
 import libvirt
 
-from iokeel.core.abilities import Abilities
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import ToldPolicy
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import Abilities, ThrottleLimits
+from iokeel.core.values.policy import ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.libvirt.hidden import put_hidden
 from iokeel.hypervisors.libvirt.passthrough import put_patched
-from iokeel.hypervisors.qmp.drives import QmpDrive
-from iokeel.hypervisors.qmp.throttle_groups import for_curve, knows_more
+from iokeel.hypervisors.qemu.drives import QmpDrive
+from iokeel.hypervisors.qemu.limits import for_curve, knows_more
 from iokeel.hypervisors.source import VmInfo
-from iokeel.policy_xml.domain import VOLUME, Disk, DomainXml, own_group, parse_domain, pool_type
-from iokeel.policy_xml.iotune import to_libvirt
-from iokeel.policy_xml.schema import NAMESPACE
-from iokeel.policy_xml.xml import TooLarge, metadata_of, parsed
+from iokeel.libvirt_xml.domain import (
+    VOLUME,
+    Disk,
+    DomainXml,
+    own_group,
+    parse_domain,
+    pool_type,
+    to_libvirt,
+)
+from iokeel.libvirt_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.xml import TooLarge, metadata_of, parsed
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +193,7 @@ def put_limits(
     has no curve, which it would refuse together with an iops-size.
 
     group, reached: see put_patched. abilities: QEMU's; None if they aren't known. fallback: limits
-    for libvirt itself if `limits` have a curve; None if it has them already (fallback.py).
+    for libvirt itself if `limits` have a curve; None if it has them already (limits.py).
     """
     if disk.hidden:
         return put_hidden(handle, drive, disk, limits, abilities, reached)

@@ -12,7 +12,7 @@ import libvirt
 import libvirt_qemu
 
 from iokeel.hypervisors.libvirt.calls import Calls, close
-from iokeel.hypervisors.qmp.jobs import JOB_EVENT
+from iokeel.hypervisors.qemu.jobs import JOB_EVENT
 
 # A libvirtd that has been silent for so long is lost.
 _KEEPALIVE_INTERVAL_S, _KEEPALIVE_COUNT = 5, 3

@@ -15,13 +15,12 @@ from typing import Annotated, Any
 
 import msgspec
 
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import Counters, DriveId
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.values.counters import Counters, DriveId
+from iokeel.core.values.limits import STOCK, Abilities, ThrottleLimits
 from iokeel.errors import DriveGone, LimitsRejected
 from iokeel.hypervisors.libvirt.passthrough import Outcome, ask, ask_often, find
-from iokeel.hypervisors.qmp import bounds
-from iokeel.hypervisors.qmp.drives import (
+from iokeel.hypervisors.qemu import bounds
+from iokeel.hypervisors.qemu.drives import (
     DEVICES,
     Block,
     BlockStats,
@@ -34,8 +33,8 @@ from iokeel.hypervisors.qmp.drives import (
     target_of,
     unthrottled_of,
 )
-from iokeel.hypervisors.qmp.throttle_groups import for_curve
-from iokeel.policy_xml.domain import Disk, DomainXml
+from iokeel.hypervisors.qemu.limits import for_curve
+from iokeel.libvirt_xml.domain import Disk, DomainXml
 from iokeel.words.quoting import shown_path
 
 # A guest's firmware is in a flash of the machine, and does no I/O worth a limit.

@@ -14,12 +14,12 @@ from typing import Annotated, Any
 import libvirt
 import msgspec
 
-from iokeel.core.jobs import BlockJob
+from iokeel.core.enforce.jobs import BlockJob
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.passthrough import Outcome, ask, passes_none_on, said
-from iokeel.hypervisors.qmp.bounds import MOST_DRIVES, Decoder
-from iokeel.hypervisors.qmp.jobs import QUERY_JOBS, JobInfo, jobs_of, setting, speed_of
-from iokeel.policy_xml.domain import DomainXml
+from iokeel.hypervisors.qemu.bounds import MOST_DRIVES, Decoder
+from iokeel.hypervisors.qemu.jobs import QUERY_JOBS, JobInfo, jobs_of, setting, speed_of
+from iokeel.libvirt_xml.domain import DomainXml
 
 _QUERY = json.dumps({"execute": QUERY_JOBS})
 _KINDS = {

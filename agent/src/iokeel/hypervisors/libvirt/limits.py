@@ -1,31 +1,36 @@
-"""The limits of running domains' drives: put in force, and as QEMU and libvirt tell them."""
+"""The limits of running domains' drives: put in force, told by QEMU and libvirt, set past libvirt.
+
+libvirt knows no curve, and puts its own limits in force in each new QEMU: when a guest is restored,
+or when it arrives by migration. So libvirt's own limits have to hold the drive without a curve.
+
+At each tick one domain's QEMU is asked for limits that somebody set past libvirt, so that costs the
+same with any number of domains. With many, it takes long to come round. A drive that does more than
+its limits let through is read again at once (core/measure/beyond.py).
+"""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import libvirt
 
-from iokeel.core.abilities import Abilities
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import ToldPolicy
+from iokeel.core.enforce.pricing import FALLBACK_LEAST_RATIO, fallback_of, rate_of
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import UNLIMITED, Abilities, ThrottleLimits
+from iokeel.core.values.policy import ToldPolicy
 from iokeel.errors import DriveGone, IokeelError
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain, group_of, has_policy, put_limits
-from iokeel.hypervisors.libvirt.fallback import Fallback, fallback_for
-from iokeel.hypervisors.libvirt.passthrough import ask_abilities
-from iokeel.hypervisors.qmp.drives import QmpDrive
-from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.qmp.throttle_groups import Group, keep_patched
+from iokeel.hypervisors.libvirt.passthrough import ask_abilities, query_blocks, read_limits
+from iokeel.hypervisors.qemu.drives import QmpDrive
+from iokeel.hypervisors.qemu.limits import Group, from_group, keep_patched
 from iokeel.hypervisors.source import DriveInfo, SourceNews
-from iokeel.policy_xml.domain import Disk
-from iokeel.policy_xml.iotune import LIBVIRT_NAMES, from_libvirt
+from iokeel.libvirt_xml.domain import LIBVIRT_NAMES, Disk, DomainXml, from_libvirt
 
 log = logging.getLogger(__name__)
 
@@ -33,6 +38,36 @@ _UNREAD = b""
 # Before the names of the limits in a TUNABLE event.
 _TUNABLE = "blkdeviotune."
 _ALL_LIMITS = frozenset(LIBVIRT_NAMES.values())
+# As long as a tick's sample: a QEMU that hangs is found by that.
+_TIMEOUT_S = 1.0
+
+
+class Fallback(NamedTuple):
+    """Limits for stock QEMU, and the limits with a curve that they stand in for."""
+
+    limits: ThrottleLimits
+    exact: ThrottleLimits
+
+
+def fallback_for(exact: ThrottleLimits, before: Fallback | None) -> Fallback:
+    """Return the fallback of limits with a curve; the one before if it is still good.
+
+    One for somewhat less is: telling libvirt anew at each small change would empty QEMU's buckets
+    each time. No request size gets more by it than by `exact`.
+    """
+    if before is not None and _is_good(before.exact, exact):
+        return before
+    return Fallback(fallback_of(exact), exact)
+
+
+def _is_good(before: ThrottleLimits, exact: ThrottleLimits) -> bool:
+    """Return whether a fallback that was made for other limits is good for these, too."""
+    alike, rate = _shape(before) == _shape(exact), rate_of(exact)
+    return alike and FALLBACK_LEAST_RATIO * rate <= rate_of(before) <= rate
+
+
+def _shape(exact: ThrottleLimits) -> tuple[object, ...]:
+    return exact.cost_read, exact.cost_write, exact.iops_total is None
 
 
 class LimitsInForce:
@@ -350,3 +385,69 @@ def _asked(handle: Any) -> Abilities | None:
 
 def _has_curve(limits: ThrottleLimits | None) -> bool:
     return limits is not None and limits.cost_read is not None
+
+
+class SetPast:
+    """Asks domains for their limits in turn.
+
+    domains: those that run, by name, as their reader keeps them. changed: called with the name of a
+    domain that has others than are known, to be read again.
+    """
+
+    def __init__(
+        self,
+        domains: Mapping[str, Domain],
+        calls: Calls,
+        limits: LimitsInForce,
+        changed: Callable[[str], None],
+    ) -> None:
+        self._domains = domains
+        self._calls = calls
+        self._limits = limits
+        self._changed = changed
+        self._turn = 0
+
+    def next(self, answered: Collection[str]) -> Coroutine[Any, Any, None] | None:
+        """Return the question to one of the domains that have just answered; None if none needs it.
+
+        A QEMU that counts is asked at each tick anyway, and one without a policy never.
+        """
+        names = [n for n in answered if (d := self._domains.get(n)) is not None and d.is_held]
+        if not names:
+            return None
+        self._turn += 1
+        name = names[self._turn % len(names)]
+        return self._ask(name, self._domains[name])
+
+    async def _ask(self, name: str, domain: Domain) -> None:
+        changes = self._limits.changes(name)
+        try:
+            told = await self._calls.call_domain(
+                name,
+                lambda connection: _limits(connection, name, domain.xml),
+                _TIMEOUT_S,
+                reading=True,
+            )
+        except IokeelError as error:
+            log.debug("%s", error)
+            return
+        if self._limits.changes(name) == changes and self._domains.get(name) is domain:
+            if any(limits not in self._known(domain, target) for target, limits in told.items()):
+                self._changed(name)
+
+    def _known(self, domain: Domain, target: str) -> set[ThrottleLimits | None]:
+        """Return the limits that a drive may have: its own, or the last ones of its group."""
+        disks = {disk.target: disk for disk in domain.xml.disks}
+        group = disks[target].iotune_group
+        return {
+            drive.in_force and drive.in_force.stock
+            for name, drive in domain.info.drives.items()
+            if name == target or (group is not None and disks[name].iotune_group == group)
+        }
+
+
+def _limits(connection: Any, name: str, xml: DomainXml) -> dict[str, ThrottleLimits | None]:
+    """Return the limits that a domain's QEMU has, by target. Blocks."""
+    handle = connection.lookupByName(name)
+    blocks = query_blocks(handle, name)
+    return {} if blocks is None else read_limits(handle, xml, blocks)

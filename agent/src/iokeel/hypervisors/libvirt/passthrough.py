@@ -15,29 +15,23 @@ import libvirt
 import libvirt_qemu
 import msgspec
 
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import STOCK, Abilities, ThrottleLimits
 from iokeel.errors import IokeelError, LimitsRejected
-from iokeel.hypervisors.qmp.bounds import (
-    LISTED,
-    MOST_DRIVES_BYTES,
-    MOST_SCHEMA,
-    Decoder,
-)
-from iokeel.hypervisors.qmp.drives import Block, QmpDrive, drives_of, setting, target_of
-from iokeel.hypervisors.qmp.faults import NO_COMMAND
-from iokeel.hypervisors.qmp.limits import from_object
-from iokeel.hypervisors.qmp.throttle_groups import (
+from iokeel.hypervisors.qemu.bounds import LISTED, MOST_DRIVES_BYTES, MOST_SCHEMA, Decoder
+from iokeel.hypervisors.qemu.drives import Block, QmpDrive, drives_of, setting, target_of
+from iokeel.hypervisors.qemu.limits import (
     Group,
     ObjectLimits,
     QemuAbilities,
     SchemaEntry,
     dialect_of,
+    from_object,
 )
-from iokeel.policy_xml.domain import Disk, DomainXml, own_group
+from iokeel.hypervisors.qmp.faults import NO_COMMAND
+from iokeel.libvirt_xml.domain import Disk, DomainXml, own_group
+from iokeel.words.log_lines import Sparing
 from iokeel.words.quoting import shown_path
-from iokeel.words.sparing import Sparing
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)

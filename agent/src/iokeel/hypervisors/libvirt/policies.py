@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import replace
 
-from iokeel.core.policy import (
+from iokeel.core.values.policy import (
     UNKNOWN,
     DomainPolicy,
     DrivePolicy,
@@ -16,9 +16,9 @@ from iokeel.core.policy import (
 )
 from iokeel.errors import IokeelError, PolicyError, TargetsMissing
 from iokeel.hypervisors.source import SourceNews, VmInfo
-from iokeel.policy_xml.ceiling import Ceiling, ceiling_of
-from iokeel.policy_xml.domain import DomainXml
-from iokeel.policy_xml.policy import (
+from iokeel.libvirt_xml.ceiling import Ceiling, ceiling_of
+from iokeel.libvirt_xml.domain import DomainXml
+from iokeel.libvirt_xml.policy import (
     check_groups,
     check_serial,
     check_targets,
@@ -26,7 +26,7 @@ from iokeel.policy_xml.policy import (
     parse_policy,
     with_lowest,
 )
-from iokeel.policy_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.schema import NAMESPACE
 
 log = logging.getLogger(__name__)
 

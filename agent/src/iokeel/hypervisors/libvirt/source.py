@@ -13,16 +13,14 @@ from typing import Any
 import libvirt
 
 from iokeel.config.settings import Config
-from iokeel.core.abilities import Abilities
-from iokeel.core.counters import Counters, DriveId
-from iokeel.core.jobs import BlockJob
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import DrivePolicy, LastGood
+from iokeel.core.enforce.jobs import BlockJob
+from iokeel.core.values.counters import Counters, DriveId
+from iokeel.core.values.limits import Abilities, ThrottleLimits
+from iokeel.core.values.policy import DrivePolicy, LastGood
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError
 from iokeel.host.process import Process, guest
-from iokeel.hypervisors.backoff import delays
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
-from iokeel.hypervisors.libvirt.changes import Changes
+from iokeel.hypervisors.libvirt.changes import Changes, Uncounted
 from iokeel.hypervisors.libvirt.domain import (
     Description,
     Domain,
@@ -33,9 +31,8 @@ from iokeel.hypervisors.libvirt.domain import (
 )
 from iokeel.hypervisors.libvirt.events import Events
 from iokeel.hypervisors.libvirt.hidden import hidden_of
-from iokeel.hypervisors.libvirt.hidden_counters import HiddenCounters
 from iokeel.hypervisors.libvirt.jobs import put_speed, read_jobs
-from iokeel.hypervisors.libvirt.limits import LimitsInForce
+from iokeel.hypervisors.libvirt.limits import LimitsInForce, SetPast
 from iokeel.hypervisors.libvirt.passthrough import (
     QueryRefused,
     ask_abilities,
@@ -43,14 +40,13 @@ from iokeel.hypervisors.libvirt.passthrough import (
     read_limits,
 )
 from iokeel.hypervisors.libvirt.policies import Policies
-from iokeel.hypervisors.libvirt.readings import Reading, counters_of, read_all
-from iokeel.hypervisors.libvirt.set_past import SetPast
-from iokeel.hypervisors.libvirt.uncounted import Uncounted
-from iokeel.hypervisors.qmp.bounds import Budget
+from iokeel.hypervisors.libvirt.readings import HiddenCounters, Reading, counters_of, read_all
+from iokeel.hypervisors.pace import delays
+from iokeel.hypervisors.qemu.bounds import Budget
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
-from iokeel.policy_xml.ceiling import Ceiling
-from iokeel.policy_xml.domain import Disk, DomainXml
-from iokeel.words.sparing import Sparing
+from iokeel.libvirt_xml.ceiling import Ceiling
+from iokeel.libvirt_xml.domain import Disk, DomainXml
+from iokeel.words.log_lines import Sparing
 
 log = logging.getLogger(__name__)
 

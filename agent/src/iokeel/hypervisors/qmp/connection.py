@@ -29,10 +29,10 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 
 import msgspec
 
+from iokeel.host.foreign_paths import open_trusted
 from iokeel.host.process import Process, peer, qemu
-from iokeel.host.trusted_path import open_trusted
-from iokeel.hypervisors.qmp import bounds
-from iokeel.hypervisors.qmp.bounds import MOST_DRIVES_BYTES, MOST_REPLY_BYTES, Budget
+from iokeel.hypervisors.qemu import bounds
+from iokeel.hypervisors.qemu.bounds import MOST_DRIVES_BYTES, MOST_REPLY_BYTES, Budget
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
 from iokeel.words.quoting import shown
 

@@ -14,15 +14,14 @@ from functools import partial
 from typing import TypeVar, cast
 
 from iokeel.config.settings import VmConfig
-from iokeel.core.counters import Counters, DriveId, ThrottleCounters
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.hypervisors.qmp.bounds import MOST_DRIVES_BYTES, MOST_LISTED
+from iokeel.core.values.counters import Counters, DriveId, ThrottleCounters
+from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
+from iokeel.hypervisors.qemu.bounds import MOST_DRIVES_BYTES, MOST_LISTED
+from iokeel.hypervisors.qemu.drives import BlockStats
+from iokeel.hypervisors.qemu.limits import Group, QemuAbilities, from_group
 from iokeel.hypervisors.qmp.connection import QmpConnection, Reply, decoder
 from iokeel.hypervisors.qmp.discovery import GROUPS
-from iokeel.hypervisors.qmp.drives import BlockStats
 from iokeel.hypervisors.qmp.faults import MonitorLost
-from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.qmp.throttle_groups import Group, QemuAbilities
 from iokeel.hypervisors.source import SourceNews
 from iokeel.words.quoting import shown_path
 

@@ -7,15 +7,14 @@ import logging
 from dataclasses import replace
 from itertools import islice
 
-from iokeel.hypervisors.qmp.bounds import (
+from iokeel.hypervisors.qemu.bounds import (
     MOST_DRIVES,
     MOST_DRIVES_BYTES,
     MOST_LISTED,
     MOST_SCHEMA,
     target,
 )
-from iokeel.hypervisors.qmp.connection import QmpConnection, decoder
-from iokeel.hypervisors.qmp.drives import (
+from iokeel.hypervisors.qemu.drives import (
     DEVICES,
     Block,
     Node,
@@ -25,14 +24,15 @@ from iokeel.hypervisors.qmp.drives import (
     groups_of,
     spelled_out,
 )
-from iokeel.hypervisors.qmp.faults import NO_COMMAND, CommandFailed
-from iokeel.hypervisors.qmp.limits import from_object
-from iokeel.hypervisors.qmp.throttle_groups import (
+from iokeel.hypervisors.qemu.limits import (
     Group,
     ObjectLimits,
     QemuAbilities,
     SchemaEntry,
+    from_object,
 )
+from iokeel.hypervisors.qmp.connection import QmpConnection, decoder
+from iokeel.hypervisors.qmp.faults import NO_COMMAND, CommandFailed
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from iokeel.errors import ConnectionLost, IokeelError
+from iokeel.host.foreign_paths import WrongLink
 from iokeel.host.process import is_stopped
-from iokeel.host.trusted_path import WrongLink
 
 #: The class of QEMU's error if it doesn't know a command.
 NO_COMMAND = "CommandNotFound"

@@ -21,15 +21,26 @@ from pathlib import Path
 from typing import TypeVar
 
 from iokeel.config.settings import VmConfig
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import DriveId
-from iokeel.core.jobs import BlockJob
-from iokeel.core.limits import ThrottleLimits
-from iokeel.core.policy import PolicyInPart, ToldPolicy
+from iokeel.core.enforce.jobs import BlockJob
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import STOCK, ThrottleLimits
+from iokeel.core.values.policy import PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import ENDED, Process, process
-from iokeel.hypervisors.backoff import delays
-from iokeel.hypervisors.qmp.bounds import MOST_DRIVES, Budget, is_hashed
+from iokeel.hypervisors.pace import delays
+from iokeel.hypervisors.qemu.bounds import MOST_DRIVES, Budget, is_hashed
+from iokeel.hypervisors.qemu.drives import (
+    QmpDrive,
+    clearing,
+    empty_of,
+    setting,
+    shared,
+    spelled_out,
+    unthrottled_of,
+)
+from iokeel.hypervisors.qemu.jobs import JOB_EVENT, QUERY_JOBS, JobInfo, jobs_of
+from iokeel.hypervisors.qemu.jobs import setting as setting_speed
+from iokeel.hypervisors.qemu.limits import QemuAbilities, for_curve, from_group, keep_patched
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
     Decoder,
@@ -44,24 +55,11 @@ from iokeel.hypervisors.qmp.discovery import (
     query_drives,
     query_groups,
 )
-from iokeel.hypervisors.qmp.drives import (
-    QmpDrive,
-    clearing,
-    empty_of,
-    setting,
-    shared,
-    spelled_out,
-    unthrottled_of,
-)
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
-from iokeel.hypervisors.qmp.jobs import JOB_EVENT, QUERY_JOBS, JobInfo, jobs_of
-from iokeel.hypervisors.qmp.jobs import setting as setting_speed
-from iokeel.hypervisors.qmp.limits import from_group
-from iokeel.hypervisors.qmp.throttle_groups import QemuAbilities, for_curve, keep_patched
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
-from iokeel.policy_xml.domain import Disk
-from iokeel.policy_xml.policy import check_throttled
-from iokeel.words.sparing import Sparing
+from iokeel.libvirt_xml.domain import Disk
+from iokeel.libvirt_xml.policy import check_throttled
+from iokeel.words.log_lines import Sparing
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -8,9 +8,9 @@ import resource
 from collections.abc import Collection, Mapping, Sequence
 
 from iokeel.config.settings import Config, VmConfig
-from iokeel.core.counters import Counters, DriveId
-from iokeel.core.jobs import BlockJob
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.enforce.jobs import BlockJob
+from iokeel.core.values.counters import Counters, DriveId
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.errors import DriveGone
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.counters import Round

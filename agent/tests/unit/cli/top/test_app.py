@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 from iokeel.cli.top.app import TopApp
 from iokeel.cli.top.picture import Picture
 from iokeel.cli.top.table import RowsTable
-from iokeel.core.policy import DrivePolicy
+from iokeel.core.values.policy import DrivePolicy
 from iokeel.errors import PolicyError
 from testing.sim.guests import Guest, Phase
 from testing.simulated_api import SimulatedApi, steady_guest

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from iokeel.cli.top.layout import layout
-from iokeel.cli.top.picture import STATES, Picture
-from iokeel.cli.top.trends import Trends
+from iokeel.cli.top.picture import STATES, Picture, Trends
+from iokeel.cli.top.table import layout
 from iokeel.cli.top.views import DRIVES, STATE, VIEWS
 from iokeel.report.records import ErrorReport
 from tests.unit.cli.reports import drive, vm

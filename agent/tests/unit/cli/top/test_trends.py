@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.cli.top.picture import Picture
-from iokeel.cli.top.trends import (
+from iokeel.cli.top.picture import (
     SPAN_S,
+    Picture,
     Trends,
     drive_key,
     sparkline,

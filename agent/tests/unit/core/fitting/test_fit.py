@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.curve import DEFAULT_CURVE, KIB, CostCurve
-from iokeel.core.fitting.fit import TOLERANCE_RATIO, fit
+from iokeel.core.fitting import TOLERANCE_RATIO, fit
+from iokeel.core.values.curve import DEFAULT_CURVE, KIB, CostCurve
 
 SIZES = tuple(KIB << power for power in range(2, 11))
 # Costs are given with four digits and capacities with three.

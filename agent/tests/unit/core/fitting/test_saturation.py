@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.fitting.saturation import MOST_DEPTH, open_latency_s, saturation_depth
+from iokeel.core.fitting import MOST_DEPTH, open_latency_s, saturation_depth
 
 DEPTHS = [1 << power for power in range(10)]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.fitting.steadiness import joined_windows, steadiness
+from iokeel.core.fitting import joined_windows, steadiness
 
 
 def around(mean: float, spread: float, count: int, seed: int) -> list[float]:

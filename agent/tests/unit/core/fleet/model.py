@@ -11,7 +11,7 @@ from iokeel.core.fleet import host as hosting
 from iokeel.core.fleet.claims import HostClaim, Shared
 from iokeel.core.fleet.host import Me, Part
 from iokeel.core.fleet.ledger import Word
-from iokeel.core.storage import Load, StorageActivity
+from iokeel.core.values.storage import Load, StorageActivity
 from testing.sim.shared_budget import Fleet
 from testing.sim.shared_budget_hosts import LONGEST_ORDER_S, Host, Process, Protocol, Work
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from iokeel.core.counters import NS_PER_S
+from iokeel.core.correct.capacity import feedback_after
 from iokeel.core.fleet.capacity import (
     BAND_RATIO,
     LOAD_S,
@@ -20,10 +20,10 @@ from iokeel.core.fleet.claims import Budget, HostClaim, Shared
 from iokeel.core.fleet.coordinate import Tenure, coordinate
 from iokeel.core.fleet.host import WAIT_NS
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Stamp, first_ledger
-from iokeel.core.sharing.capacity import feedback_after
-from iokeel.core.state import Division, StorageState
-from iokeel.core.storage import Load, StorageActivity
-from iokeel.core.wants import wants_of
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.state import Division, StorageState
+from iokeel.core.values.storage import Load, StorageActivity
+from iokeel.core.values.wants import wants_of
 
 BUDGET = Budget(1000, 0.1, shared=Shared(10.0))
 POLICY = BUDGET.storage

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.claims import (
     Budget,
     HostClaim,
@@ -19,9 +18,10 @@ from iokeel.core.fleet.claims import (
 from iokeel.core.fleet.coordinate import Tenure, coordinate, in_office, with_word
 from iokeel.core.fleet.host import LAPSE_S, WAIT_NS, Me, Part, applied
 from iokeel.core.fleet.ledger import Entry, Ledger, Span, Stamp, Word, first_ledger, successor
-from iokeel.core.policy import ENDLESS
-from iokeel.core.sharing.divide import Claim
-from iokeel.core.wants import Layer, TenantLevel, TenantWants, Wants, wants_of
+from iokeel.core.values.claimant import Claim
+from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.policy import ENDLESS
+from iokeel.core.values.wants import Layer, TenantLevel, TenantWants, Wants, wants_of
 from testing.sim.oracle import by_bisection
 
 STAMP = Stamp("e", 1)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.decide import decide
 from iokeel.core.fleet.handover import GuestCredit, credit_left, with_credit
-from iokeel.core.limits import UNLIMITED
-from iokeel.core.observation import DriveSeen, Observation
-from iokeel.core.policy import DrivePolicy, VmPolicy
-from iokeel.core.state import Credit, DriveState, Measured, State, VmPart
+from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
+from iokeel.core.values.limits import STOCK, UNLIMITED
+from iokeel.core.values.observation import DriveSeen, Observation
+from iokeel.core.values.policy import DrivePolicy, VmPolicy
+from iokeel.core.values.state import Credit, DriveState, Measured, State, VmPart
 
 POLICY = DrivePolicy(limit=100, burst=200)
 AT_NS = 1000 * NS_PER_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from iokeel.core.counters import NS_PER_S
 from iokeel.core.fleet.host import (
     GUARD_S,
     TERM_S,
@@ -16,6 +15,7 @@ from iokeel.core.fleet.host import (
     heard,
 )
 from iokeel.core.fleet.ledger import Entry, Ledger, first_ledger, successor
+from iokeel.core.values.counters import NS_PER_S
 
 ME = Me("a", "i")
 AT_NS = 1000 * NS_PER_S

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import ThrottleLimits
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.domain import describe, group_of, volume_paths
-from iokeel.policy_xml.domain import parse_domain
+from iokeel.libvirt_xml.domain import parse_domain
 
 XML = (
     "<domain><name>db1</name><devices><disk><target dev='vda'/></disk>"

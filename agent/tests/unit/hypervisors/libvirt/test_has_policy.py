@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iokeel.core.policy import UNKNOWN, DomainPolicy, DrivePolicy, UnknownPolicy, VmPolicy
+from iokeel.core.values.policy import UNKNOWN, DomainPolicy, DrivePolicy, UnknownPolicy, VmPolicy
 from iokeel.hypervisors.libvirt.domain import has_policy
 
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.abilities import STOCK
-from iokeel.core.counters import DriveId
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
 from iokeel.errors import DriveGone, LimitsRejected
 from iokeel.hypervisors.libvirt.hidden import hidden_of, put_hidden, read_counters
 from iokeel.hypervisors.libvirt.passthrough import query_blocks
-from iokeel.policy_xml.domain import SCSI_PASSTHROUGH, VHOST_USER, Disk, DomainXml, parse_domain
+from iokeel.libvirt_xml.domain import SCSI_PASSTHROUGH, VHOST_USER, Disk, DomainXml, parse_domain
 from testing.hypervisors.qmp_server import qdev
 
 NVME = "/machine/peripheral-anon/device[0]"

@@ -8,10 +8,10 @@ from typing import Any
 import libvirt
 import pytest
 
-from iokeel.core.jobs import BlockJob
+from iokeel.core.enforce.jobs import BlockJob
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt.jobs import put_speed, read_jobs
-from iokeel.policy_xml.domain import Disk, DomainXml
+from iokeel.libvirt_xml.domain import Disk, DomainXml
 from testing.hypervisors.libvirt_error import refusal
 
 XML = DomainXml("db1", (Disk("vda", "/a.qcow2"), Disk("vdb", "/b.raw")))

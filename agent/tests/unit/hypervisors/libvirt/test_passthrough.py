@@ -9,10 +9,9 @@ from typing import Any
 import libvirt
 import pytest
 
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import DriveId
-from iokeel.core.curve import DEFAULT_CURVE
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.curve import DEFAULT_CURVE
+from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits
 from iokeel.errors import LimitsRejected
 from iokeel.hypervisors.libvirt import passthrough
 from iokeel.hypervisors.libvirt.passthrough import (
@@ -23,9 +22,9 @@ from iokeel.hypervisors.libvirt.passthrough import (
     read_groups,
     read_limits,
 )
-from iokeel.hypervisors.qmp.drives import QmpDrive
-from iokeel.policy_xml.domain import Disk, DomainXml
-from iokeel.words.sparing import Sparing
+from iokeel.hypervisors.qemu.drives import QmpDrive
+from iokeel.libvirt_xml.domain import Disk, DomainXml
+from iokeel.words.log_lines import Sparing
 from testing.hypervisors.abilities import PATCHED, TODAYS
 from testing.hypervisors.libvirt_error import refusal
 from testing.hypervisors.qmp_server import qdev

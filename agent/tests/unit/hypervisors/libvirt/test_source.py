@@ -14,11 +14,10 @@ from typing import Any
 import libvirt
 import pytest
 
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import DriveId
-from iokeel.core.curve import DEFAULT_CURVE
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.core.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, LastGood
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.curve import DEFAULT_CURVE
+from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits
+from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, LastGood
 from iokeel.errors import ConnectionLost, LimitsRejected, PolicyError
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
@@ -601,7 +600,7 @@ async def test_a_qemu_that_refuses_to_tell_its_limits_has_those_that_libvirt_was
 async def test_a_domain_whose_counters_do_not_come_is_told_once_and_counted_on(
     host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, has_policy: bool
 ) -> None:
-    monkeypatch.setattr("iokeel.hypervisors.libvirt.uncounted.LATE_S", 0.0)
+    monkeypatch.setattr("iokeel.hypervisors.libvirt.changes.LATE_S", 0.0)
     host.counts = False
     if not has_policy:
         host.xml = re.sub("<metadata>.*</metadata>", "", XML, flags=re.DOTALL)

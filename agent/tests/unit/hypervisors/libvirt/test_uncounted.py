@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iokeel.hypervisors.libvirt.uncounted import LATE_S, Uncounted
+from iokeel.hypervisors.libvirt.changes import LATE_S, Uncounted
 
 
 def test_a_domain_is_late_once_a_minute_from_its_first_minute_on() -> None:

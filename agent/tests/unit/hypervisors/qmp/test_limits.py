@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.limits import ThrottleLimits
-from iokeel.hypervisors.qmp.limits import from_block, from_group
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.hypervisors.qemu.limits import from_block, from_group
 
 
 @pytest.mark.parametrize(

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.core.abilities import STOCK, Abilities
-from iokeel.core.counters import Took
-from iokeel.core.curve import DEFAULT_CURVE, CostCurve
-from iokeel.core.limits import UNLIMITED, ThrottleLimits
-from iokeel.hypervisors.qmp.limits import block_values, from_group, object_values
-from iokeel.hypervisors.qmp.throttle_groups import (
+from iokeel.core.values.counters import Took
+from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve
+from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits
+from iokeel.hypervisors.qemu.limits import (
     DirectionStats,
     QemuAbilities,
     SchemaEntry,
+    block_values,
+    from_group,
     keep_patched,
     knows_more,
+    object_values,
 )
 from testing.hypervisors.abilities import PATCHED, TODAYS
 

@@ -1,0 +1,1 @@
+"""Stage 2: what can a storage serve, by its own evidence?"""

@@ -1,0 +1,1 @@
+"""Stage 3: who gets what of a limit over several drives?"""

@@ -1,1 +1,0 @@
-"""Do a drive's limits fit its workload?"""

@@ -1,1 +1,0 @@
-"""What does a storage serve? Its capacity, cost curves, saturation and steadiness."""

@@ -1,0 +1,1 @@
+"""Stage 1: what do drives and storages do, and what would drives do?"""

@@ -1,0 +1,1 @@
+"""The values of the control law: what it reads, remembers, promises and orders."""

@@ -1,0 +1,1 @@
+"""QEMU's own words, whoever carries them."""

@@ -1,0 +1,1 @@
+"""What the agent reads in libvirt's XML: a domain, and the policy in its metadata."""

@@ -1,0 +1,179 @@
+"""The <policy> element: its schema, and words for the faults of one that breaks it.
+
+The schema policy.rng decides. Its findings are put into words here, because libxml2's name neither
+the attribute nor the mend.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from lxml import etree
+
+from iokeel.core.values.policy import MOST_IOPS
+from iokeel.errors import ConfigError, PolicyError
+from iokeel.libvirt_xml.xml import at, attributes, elements, local, namespace_of, split
+from iokeel.words.quoting import did_you_mean, shown
+
+NAMESPACE = "urn:iokeel:policy:1"
+
+_XML_SPACE = " \t\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The form of an attribute's value: policy.rng's pattern, and words for another value."""
+
+    pattern: re.Pattern[str]
+    what: str
+    mend: str
+
+
+NAME = Kind(
+    re.compile(r"[A-Za-z0-9_.-]{1,64}"),
+    "not a name",
+    "give 1 to 64 of the characters A-Z a-z 0-9 _ . -",
+)
+TARGET = Kind(
+    re.compile(r"[!-~]{1,255}"),
+    "not a drive's name",
+    "give the name that `iokeel stats` shows",
+)
+WHOLE = Kind(
+    re.compile(r"[0-9]{1,12}"),
+    "not a whole number in plain digits",
+    f"write it like 500, at most {MOST_IOPS}",
+)
+POSITIVE = Kind(
+    re.compile(r"(?=.{1,16}\Z)(?:0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*)"),
+    "not a positive number in plain digits",
+    "write it like 5 or 2.5",
+)
+BUDGET = Kind(re.compile("shared|separate"), "not known", "give 'shared' or 'separate'")
+
+# Attributes that go into a DrivePolicy or VmPolicy are named after its fields (see `field_of`).
+_PROMISE = {"reservation": WHOLE, "limit": WHOLE, "burst": WHOLE, "burst-seconds": WHOLE}
+POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME, **_PROMISE, "job-bps": WHOLE, "serial": WHOLE}
+DRIVE_ATTRIBUTES = {
+    "target": TARGET,
+    "class": NAME,
+    **_PROMISE,
+    "weight": WHOLE,
+    "latency-target-ms": POSITIVE,
+    "budget": BUDGET,
+}
+
+
+def field_of(attribute: str) -> str:
+    """Return the field of DrivePolicy or VmPolicy that an attribute sets."""
+    return "separate_budgets" if attribute == "budget" else attribute.replace("-", "_")
+
+
+def validate(policy: etree._Element, where: str) -> None:
+    """Raise PolicyError for the first thing in a <policy> that the schema refuses.
+
+    where: the document's name in errors, such as "domain db1"; the line is put after it.
+    """
+    schema = _schema()
+    if schema.validate(policy):
+        return
+    explain(policy, where)
+    # Not reached while `explain` knows all of the schema, which a test holds.
+    message = shown(str(schema.error_log.last_error))
+    raise PolicyError(at(policy, where), f"not valid, {message}", f"see {schema_path()}")
+
+
+def schema_path() -> Path:
+    """Return the path of the schema: in the installed package, or in a checkout beside the hook."""
+    packaged = Path(__file__).with_name("policy.rng")
+    checkout = Path(__file__).parents[4] / "libvirt-hooks" / "policy.rng"
+    return checkout if checkout.exists() and not packaged.exists() else packaged
+
+
+def require_schema() -> None:
+    """Raise ConfigError if the schema is missing or broken.
+
+    An agent calls it before it starts. Later the schema is in memory, and its file isn't needed.
+    """
+    _schema()
+
+
+@cache
+def _schema() -> etree.RelaxNG:
+    path, mend = schema_path(), "install iokeel again"
+    if not path.exists():
+        raise ConfigError(str(path), "is missing", mend)
+    try:
+        return etree.RelaxNG(etree.parse(str(path)))
+    except (OSError, etree.LxmlError) as error:
+        raise ConfigError(str(path), f"not a schema, {shown(str(error))}", mend) from error
+
+
+def explain(policy: etree._Element, where: str) -> None:
+    """Raise PolicyError for the first thing in a <policy> that is wrong; return if none is."""
+    _explain_attributes(policy, POLICY_ATTRIBUTES, where)
+    _explain_text(policy, where)
+    for element in elements(policy):
+        line = at(element, where)
+        if element.tag != f"{{{NAMESPACE}}}drive":
+            _explain_element(policy, element, line)
+        _explain_attributes(element, DRIVE_ATTRIBUTES, where)
+        if element.get("target") is None:
+            raise PolicyError(line, "<drive> has no target", "name its disk, like target='vda'")
+        _explain_text(element, where)
+        for child in elements(element):
+            raise PolicyError(
+                at(child, where),
+                f"element {shown(local(child))} is inside <drive>",
+                "end the <drive> before it; a <drive> has attributes only",
+            )
+
+
+def _explain_element(policy: etree._Element, element: etree._Element, line: str) -> None:
+    name, namespace = local(element), namespace_of(element)
+    if name != "drive":
+        raise PolicyError(
+            line, f"element {shown(name)} is not known", did_you_mean(name, ["drive"])
+        )
+    if namespace:
+        what = f"<drive> is in namespace {shown(namespace)}"
+        raise PolicyError(line, what, "put it into that of its <policy>")
+    if policy.prefix is None:
+        mend = "write <drive> without xmlns=''"
+    else:
+        mend = f"write <{shown(policy.prefix)[1:-1]}:drive>"
+    raise PolicyError(line, "<drive> is in no namespace", mend)
+
+
+def _explain_attributes(element: etree._Element, known: Mapping[str, Kind], where: str) -> None:
+    line = at(element, where)
+    for name, value in attributes(element):
+        namespace, rest = split(name)
+        if namespace:
+            raise PolicyError(
+                line,
+                f"attribute {shown(rest)} is in namespace {shown(namespace)}",
+                "write it without a prefix" if rest in known else "remove it",
+            )
+        kind = known.get(name)
+        if kind is None:
+            raise PolicyError(
+                line, f"attribute {shown(name)} is not known", did_you_mean(name, known)
+            )
+        if not kind.pattern.fullmatch(value):
+            raise PolicyError(line, f"{name} is {shown(value)}, {kind.what}", kind.mend)
+
+
+def _explain_text(element: etree._Element, where: str) -> None:
+    for text in (element.text, *(child.tail for child in element)):
+        found = (text or "").strip(_XML_SPACE)
+        if found:
+            raise PolicyError(
+                at(element, where),
+                f"text {shown(found)} in <{local(element)}>",
+                "remove it; a policy has attributes only",
+            )

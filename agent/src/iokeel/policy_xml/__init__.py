@@ -1,1 +1,0 @@
-"""The policy in a domain's XML."""
