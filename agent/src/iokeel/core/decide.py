@@ -23,7 +23,7 @@ that it had before (drive/look.py), unless others hold its throttle group (drive
 One whose policy can't be told keeps the last good one. When the agent stops, it leaves limits that
 hold without it (static.py).
 
-docs/control-law.md has the whole law with its symbols.
+docs/design/control-law.md has the whole law with its symbols.
 """
 
 from __future__ import annotations

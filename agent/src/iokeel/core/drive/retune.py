@@ -37,7 +37,7 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   took beyond L.
 
 The envelope keeps the error small in between, and never lets more than OVERSHOOT_RATIO too much
-through. docs/measurements.md shows the cost and gain of each constant.
+through. docs/design/measurements.md shows the cost and gain of each constant.
 """
 
 from __future__ import annotations
