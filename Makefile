@@ -8,7 +8,7 @@ COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/pyth
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-all house fuzz molecule test-page test-deploy test-qemu test-exact check metrics-doc dashboard role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-all house fuzz molecule test-page test-deploy test-qemu test-exact check tree metrics-doc dashboard role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -106,6 +106,9 @@ check: setup ## Check style and types
 	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks playbooks agent/debian
 	$(BIN)/mypy --config-file agent/pyproject.toml libvirt-hooks/qemu.d/50-iokeel
 	shellcheck agent/prerequisites .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/debian agent/testing benchmarks qemu-patches)
+
+tree: setup ## Print the agent's modules, each with the first line of its docstring
+	@$(RUN) testing.tree
 
 house: setup ## Count the law's constants, rules and words, and the program's files and lines
 	$(RUN) testing.house

@@ -5,7 +5,7 @@
 Prints, of this checkout:
 
 - constants: numbers with a name of their own in the core's modules;
-- rules, words: the numbered rules and all words of docs/control-law.md;
+- rules, words: the numbered rules and all words of docs/design/control-law.md;
 - files, lines: of agent/src;
 - calls, modules: how many functions of the core a look at one drive calls, and of how many modules,
   and how often it goes from one module to another;
@@ -35,7 +35,7 @@ from testing.hypervisors.abilities import PATCHED
 PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "agent/src/iokeel"
 CORE = SOURCE / "core"
-DOCS = PROJECT / "docs"
+DESIGN = PROJECT / "docs/design"
 
 _RULE = re.compile(r"^\d+\. \S", re.MULTILINE)
 _CHANGE = re.compile(r"^- \*\*(.+?)\*\*(.*?)(?=^- \*\*|^## |\Z)", re.MULTILINE | re.DOTALL)
@@ -98,7 +98,7 @@ def walk() -> tuple[int, int, int]:
 
 def main() -> None:
     """Print the figures."""
-    law = (DOCS / "control-law.md").read_text()
+    law = (DESIGN / "control-law.md").read_text()
     files = [*SOURCE.rglob("*.py")]
     lines = sum(len(file.read_text().splitlines()) for file in files)
     numbers = [name for file in CORE.rglob("*.py") for name in constants(file)]
@@ -116,7 +116,7 @@ def main() -> None:
     for name, count in rows.items():
         print(f"{name:34}{count:>7,}")
     print("\nfiles that a change touches")
-    for name, count in changes((DOCS / "architecture.md").read_text()).items():
+    for name, count in changes((DESIGN / "architecture.md").read_text()).items():
         print(f"  {name:32}{count:>7}")
 
 

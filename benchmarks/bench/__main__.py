@@ -8,8 +8,8 @@
 
 `run` runs scenarios under controllers, on the same simulated disk with the same load and seeds,
 and goes on where an interrupted run was. With --virtual, it computes them in virtual time: all of
-them in minutes, and no figure depends on the machine. `report` draws docs/benchmarks.md and a page
-of HTML from the results. `compare` tells noise from change.
+them in minutes, and no figure depends on the machine. `report` draws
+docs/design/benchmarks.md and a page of HTML from the results. `compare` tells noise from change.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def _say(text: str) -> None:
 
 
 def report(options: argparse.Namespace) -> int:
-    """Write the page and docs/benchmarks.md."""
+    """Write the page and docs/design/benchmarks.md."""
     write_report(options.results, options.html, options.docs)
     print(options.html)
     return 0
@@ -240,7 +240,7 @@ def parser() -> argparse.ArgumentParser:
     )
     one.add_argument("--force", action="store_true", help="even if it holds data")
     one.add_argument("--daemon", type=Path, help="another qemu-storage-daemon")
-    one = commands.add_parser("report", help="write docs/benchmarks.md, and a page of HTML")
+    one = commands.add_parser("report", help="write docs/design/benchmarks.md, and a page of HTML")
     one.set_defaults(does=report)
     one.add_argument("--results", type=Path, default=result_file.RESULTS)
     one.add_argument("--html", type=Path, default=_BUILD / HTML)

@@ -6,8 +6,8 @@ Runs the agent's law on a simulated host (agent/testing/sim), once for each valu
 of SWEEPS with the others as they are: on disks with a soft and with a sharp knee, with stock and
 with exact throttles. capacity_figures.py defines the figures.
 
-Writes results/capacity-feedback.json and docs/capacity-feedback.png, and prints a table. With
---only, writes nothing.
+Writes results/capacity-feedback.json and docs/design/capacity-feedback.png, and prints a table.
+With --only, writes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from benchmarks.law.capacity_plot import plot, series
 from benchmarks.law.constants import Sweep
 
 RESULT = result_file.RESULTS / "capacity-feedback.json"
-PLOT = result_file.BENCHMARKS.parent / "docs/capacity-feedback.png"
+PLOT = result_file.BENCHMARKS.parent / "docs/design/capacity-feedback.png"
 CAPACITY = "iokeel.core.correct.capacity"
 SWEEPS = (
     Sweep(CAPACITY, "POWER", (0.05, 0.1, 0.2, 0.5)),

@@ -1,11 +1,10 @@
-"""The pages say what is so: the tree of modules, links, make targets, commands and constants."""
+"""The pages say what is so: the table of folders, links, make targets, commands and constants."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
 import re
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -15,10 +14,10 @@ from typer.main import get_command
 
 import iokeel.core
 from iokeel.cli.main import app
+from testing.tree import SOURCE, tree
 
 PROJECT = Path(__file__).parents[3]
-SOURCE = PROJECT / "agent/src/iokeel"
-DOCS = PROJECT / "docs"
+DESIGN = PROJECT / "docs/design"
 FOLDERS = ("docs", "agent", "benchmarks", "libvirt-hooks", "playbooks", "qemu-patches")
 
 _BLOCK = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
@@ -28,6 +27,7 @@ _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
 _TARGET = re.compile(r"\bmake\s+(?:[A-Z]+=\S+\s+)*([a-z][a-z-]*)")
 _INSTALLED = re.compile(r"/usr/share/doc/iokeel/([\w-]+)\.md\.gz")
 _COMMAND = re.compile(r"`iokeel\s+([a-z]+)")
+_FOLDER = re.compile(r"^\| `([\w/]+)` \|", re.MULTILINE)
 _CONSTANT = re.compile(r"`([A-Z_]+)`\s+=\s+([0-9]+(?:\.[0-9]+)?)")
 
 
@@ -63,30 +63,20 @@ def anchors(text: str) -> set[str]:
     return {heading.replace(" ", "-") for heading in words}
 
 
-def tree(text: str) -> Iterator[Path]:
-    """Yield the modules and folders of the tree in architecture.md, relative to its root."""
-    block = next(b for b in _BLOCK.findall(text) if b.startswith("```\nagent/src/iokeel/\n"))
-    folders: list[str] = []
-    for line in block.splitlines()[2:-1]:
-        depth = (len(line) - len(line.lstrip())) // 2
-        entry, _, says = line.strip().partition(" ")
-        assert says.strip(), f"{entry} has no description"
-        folders[depth - 1 :] = [entry]
-        yield Path(*folders)
+def test_folders_in_architecture_are_those_of_the_agent() -> None:
+    named = _FOLDER.findall((DESIGN / "architecture.md").read_text())
+    packages = {path.parent.relative_to(SOURCE) for path in SOURCE.rglob("__init__.py")}
+    assert sorted(named) == sorted(str(folder) for folder in packages - {Path()})
 
 
-def test_tree_in_architecture_is_that_of_the_agent() -> None:
-    named = [*tree((DOCS / "architecture.md").read_text())]
-    modules = {path.relative_to(SOURCE) for path in SOURCE.rglob("*.py")}
-    there = {path for path in modules if path.name != "__init__.py"}
-    there |= {path.parent for path in modules if path.parent != Path()}
-    assert sorted(there - {*named}) == [], "these are not in the tree"
-    assert sorted({*named} - there) == [], "the tree names these, which don't exist"
-    assert len(named) == len({*named}), "the tree names something twice"
+def test_tree_has_each_module_with_a_description() -> None:
+    lines = [*tree(SOURCE)]
+    assert len(lines) == len([*SOURCE.rglob("*.py")])
+    assert [line for line in lines if len(line.split(maxsplit=1)) < 2] == []
 
 
 def test_paths_in_architecture_exist() -> None:
-    text = _BLOCK.sub("", (DOCS / "architecture.md").read_text())
+    text = _BLOCK.sub("", (DESIGN / "architecture.md").read_text())
     paths = [path for path in _CODE.findall(text) if re.fullmatch(r"[\w./-]+(/|\.py|\.rng)", path)]
     assert paths
     assert [p for p in paths if not (SOURCE / p).exists() and not (PROJECT / p).exists()] == []
@@ -131,20 +121,19 @@ def test_installed_pages_that_texts_name_are_in_the_package() -> None:
     assert {f"docs/{page}.md" for page in named} - {*installed} == set()
 
 
-def test_installed_pages_that_installed_pages_link_to_are_in_the_package() -> None:
-    for_developers = {"architecture.md", "benchmarks.md", "measurements.md"}
-    installed = (PROJECT / "agent/debian/iokeel.docs").read_text().split()
-    pages = [PROJECT / page for page in installed if page.startswith("docs/")]
-    links = {link for page in pages for link in _LINK.findall(page.read_text())}
-    linked = {link.partition("#")[0] for link in links}
-    beside = {link for link in linked if link.endswith(".md") and "/" not in link}
-    assert "policy.md" in beside
-    assert beside - {page.name for page in pages} - for_developers == set()
+def test_pages_for_operators_are_in_the_package_and_so_is_the_law() -> None:
+    pages = {name(page) for page in (PROJECT / "docs").glob("*.md")}
+    packaging = PROJECT / "agent/debian"
+    installed = (packaging / "iokeel.docs").read_text().split()
+    assert pages - {*installed} == {"docs/CONTRIBUTING.md", "docs/changelog.md"}
+    law = {"docs/design/control-law.md", "docs/design/control-law-notes.md"}
+    assert law <= {*(packaging / "iokeel.install").read_text().split()}
 
 
 def test_constants_in_the_control_law_are_those_in_force() -> None:
-    given = _CONSTANT.findall((DOCS / "control-law.md").read_text())
-    assert len(given) > 20
+    pages = [DESIGN / "control-law.md", DESIGN / "control-law-notes.md"]
+    given = [found for page in pages for found in _CONSTANT.findall(page.read_text())]
+    assert len(given) > 50
     modules = pkgutil.walk_packages(iokeel.core.__path__, "iokeel.core.")
     values: dict[str, set[float]] = {}
     for module in modules:

@@ -53,7 +53,7 @@ FAULTS = (
 )
 # Limits that hold with any QEMU let no size through above the limit, but for the error of `cost`.
 TIGHT = 1.03
-# An idle drive doesn't follow smaller moves of its share (docs/control-law.md, Limits, rule 8).
+# An idle drive doesn't follow smaller moves of its share (docs/design/control-law.md).
 LOOSE_RATIO = 0.25
 SCHEMA = [
     {"name": "device_add", "meta-type": "command"},

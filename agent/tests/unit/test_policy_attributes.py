@@ -18,7 +18,7 @@ import pytest
 import yaml
 from lxml import etree
 
-from iokeel.cli.tables import policy_table, policy_values
+from iokeel.cli.policy_table import policy_table, policy_values
 from iokeel.config.tables import ClassTable, DriveTable, TenantTable, VmTable
 from iokeel.core.values.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy, checked
 from iokeel.errors import PolicyError

@@ -1,4 +1,4 @@
-"""Writes the report: a page of HTML that holds all it shows, and docs/benchmarks.md with plots."""
+"""Writes the report: a page of HTML that holds all it shows, and docs/design/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.bench.shown import Shown
 from benchmarks.bench.virtual import result as virtual_result
 from benchmarks.result_file import BENCHMARKS
 
-DOCS = BENCHMARKS.parent / "docs"
+DOCS = BENCHMARKS.parent / "docs/design"
 HTML, MARKDOWN = "report.html", "benchmarks.md"
 _PLOTS = "benchmarks"
 _TOO_FEW = "too few repeats, or one without the figure"

@@ -23,7 +23,7 @@ that it had before (enforce/look.py), unless others hold its throttle group
 (enforce/shared_group.py). One whose policy can't be told keeps the last good one. When the agent
 stops, it leaves limits that hold without it (enforce/at_a_stop.py).
 
-docs/control-law.md has the whole law with its symbols.
+docs/design/control-law.md has the whole law with its symbols.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ A storage without a configured capacity has a *peak* instead, the most that it w
 doubles or halves in LEARN_S at most. Where there is a room, the room goes down in its place, as far
 as it can, and up before it: moved at once, they would wind up against each other.
 
-docs/measurements.md shows the cost and gain of each constant.
+docs/design/measurements.md shows the cost and gain of each constant.
 """
 
 from __future__ import annotations

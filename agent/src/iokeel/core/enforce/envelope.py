@@ -43,7 +43,7 @@ from iokeel.core.values.mix import bounds_on, flow_cost
 
 # How far above its limit a drive may be between a shift and the next retune, or for good if the
 # agent dies. QEMU adds a tenth of a second at each change of limits, and another after idleness.
-# All of that together stays below 1.25 of a limit (docs/measurements.md).
+# All of that together stays below 1.25 of a limit (docs/design/measurements.md).
 OVERSHOOT_RATIO = 0.08
 # The iops bound keeps at least this distance from the measured mix, so that bps alone decides.
 _CLEARANCE_RATIO = 1.05

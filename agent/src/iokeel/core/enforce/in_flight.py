@@ -1,8 +1,8 @@
 """Bounds a drive's requests in flight, and has them timed, for a latency target.
 
-docs/control-law.md has the rules and the reasons: Little's law gives the bound that holds a drive
-only once its requests take twice the target. A storage's target (core/values/storage.py) says how
-much more time larger ones have. Limits that are sent anyway carry the present bound. By itself
+docs/design/control-law.md has the rules and the reasons: Little's law gives the bound that holds a
+drive only once its requests take twice the target. A storage's target (core/values/storage.py) says
+how much more time larger ones have. Limits that are sent anyway carry the present bound. By itself
 it's a reason to send them once it is too low, or has been SLACK_RATIO too high for SLACK_S.
 """
 

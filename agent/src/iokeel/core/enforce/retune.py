@@ -37,7 +37,7 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   took beyond L.
 
 The envelope keeps the error small in between, and never lets more than OVERSHOOT_RATIO too much
-through. docs/measurements.md shows the cost and gain of each constant.
+through. docs/design/measurements.md shows the cost and gain of each constant.
 
 A share moves as neighbours come and go. On stock QEMU a change of limits is a gift of BUCKET_S of
 the rate. So limits follow once the error, summed over its time in force, comes to that: a large

@@ -20,8 +20,8 @@ _HEAD = """\
 for, so a scrape may be as rare as you like. A metric that isn't known has no sample.
 
 "Normalized I/O operations" are counted in 4 KiB reads: a larger request, or a write, counts as
-several by the [cost curve](control-law.md). "Only if QEMU counts" marks what stock QEMU doesn't
-tell: it takes the [patches](../qemu-patches/README.md).
+several by the [cost curve](design/control-law.md). "Only if QEMU counts" marks what stock QEMU
+doesn't tell: it takes the [patches](../qemu-patches/README.md).
 
 [playbooks/monitoring](../playbooks/monitoring/README.md) has alerts and a dashboard for them.
 """
