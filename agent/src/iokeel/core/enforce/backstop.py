@@ -18,12 +18,10 @@ from functools import lru_cache, reduce
 from typing import NamedTuple
 
 from iokeel.core.values.counters import DriveId
-from iokeel.core.values.curve import CostCurve, CostModel
+from iokeel.core.values.curve import LARGEST_REQUEST_BYTES, CostCurve, CostModel
 from iokeel.core.values.policy import MOST_WEIGHT
 from iokeel.core.values.state import DriveState, State
 
-# The longest that an ATA disk takes, and longer than guests' drivers make one.
-LARGEST_REQUEST_BYTES = 32 * 1024 * 1024
 # If a device takes a request in parts, each part is counted. Hardly any device takes less than this
 # at once (queue/max_sectors_kb).
 PART_BYTES = 128 * 1024

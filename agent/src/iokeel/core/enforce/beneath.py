@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from iokeel.core.enforce.backstop import NOTHING, Io, IoMax
+from iokeel.core.measure.demand import FULL_RATIO
 from iokeel.core.measure.rates import rates
 from iokeel.core.values.counters import NS_PER_S, Counters
 from iokeel.core.values.curve import CostModel
@@ -34,8 +35,6 @@ COPIED = Io(96 << 10, 96 << 10, 2.0, 2.0)
 # Below this part of a bound nothing is learned, because a few requests by the way look like much
 # beside a drive that does little.
 _WATCHED_RATIO = 0.5
-# A bound holds a group that uses this part of it (measure/demand.py: the same for QEMU's limits).
-_FULL_RATIO = 0.95
 _HALF_LIFE_S = 3600.0
 # Drives that do less than this are taken to do so much: one request that a bound holds up for
 # seconds isn't counted by QEMU before it ends.
@@ -107,7 +106,7 @@ def seen(before: Beneath, reading: Reading, work: Work | None, bounds: IoMax, jo
     if work is not None and is_watched(before, reading, bounds):
         beyond = did.less(work.io).less(jobs).times(1 / max(work.rate, _LEAST_RATE))
         added = added.most(Io(*map(min, beyond, _MOST)))
-    full = tuple(name for name, ratio in _used(did, bounds).items() if ratio >= _FULL_RATIO)
+    full = tuple(name for name, ratio in _used(did, bounds).items() if ratio >= FULL_RATIO)
     return Beneath(reading, did, added, full)
 
 

@@ -66,10 +66,11 @@ _CHEAPEST_RATIO = 0.9
 _LEAST_GAIN = 1e-9
 # The sizes to judge limits by: the powers of two up to the largest request (backstop.py).
 _POWERS = tuple(SMALLEST_REQUEST_BYTES << i for i in range(14))
-# Figures are rounded: an iops bound has room for the mix from this part of its need on, and traffic
-# costs more than it may if it does by more than this part of the limit.
+#: Figures are rounded. So a gain below this is none, and traffic costs more than it may only if it
+#: does by more than this part of the limit.
+ROUNDING = 1e-6
+# An iops bound has room for the mix from this part of its need on.
 _ROOM_RATIO = 0.999
-_EXCESS_RATIO = 1e-6
 
 
 def limits_for(
@@ -238,7 +239,7 @@ class _Budget:
             [price * self.bps + _dot(iops, gains) for price, gains, _ in self._prices(iops_size)]
         )
         excess = (dearest - self.most) / self.limit
-        if excess > _EXCESS_RATIO:
+        if excess > ROUNDING:
             return -excess
         bps, limit = self.bps, self.limit
         return min(
@@ -295,7 +296,7 @@ def _budget(
     bps = scale * fsum(flow.bps for bound in bounds for flow in bound.flows)
     size, least = bounds[0].curve.points[0]
     requests = scale * fsum(flow.raw_iops for bound in bounds for flow in bound.flows)
-    is_flat = least * requests >= (1 - _EXCESS_RATIO) * limit  # and not only small in the mean
+    is_flat = least * requests >= (1 - ROUNDING) * limit  # and not only small in the mean
     if is_flat and len(bounds) == 1 and bps < size * requests:
         return _Budget(limit, most, field, size * limit / least, bounds, scale, flat=True)
     return _Budget(limit, most, field, bps, bounds, scale)
@@ -309,7 +310,7 @@ def _iops_is_exact(curve: CostCurve, limit: float) -> bool:
 
 def whole(rate: float, *, alone: bool = False) -> int:
     """Return a bound as QEMU takes it. It is rounded down if it holds a drive alone."""
-    units = math.floor(rate * (1 + _EXCESS_RATIO)) if alone else round(rate)
+    units = math.floor(rate * (1 + ROUNDING)) if alone else round(rate)
     return min(max(1, units), MOST)
 
 

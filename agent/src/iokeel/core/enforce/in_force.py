@@ -10,12 +10,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from math import fsum, inf
 
-from iokeel.core.enforce.envelope import OVERSHOOT_RATIO, dearer_curve, gains_by_price
+from iokeel.core.enforce.envelope import OVERSHOOT_RATIO, ROUNDING, dearer_curve, gains_by_price
 from iokeel.core.values.curve import CostCurve, CostModel
 from iokeel.core.values.limits import ThrottleLimits
-
-# A gain that is only there because figures are rounded.
-_NOTHING = 1e-6
 
 
 @lru_cache(maxsize=4096)
@@ -59,7 +56,7 @@ def _cost(
         by_bytes = price * bps if price else 0.0
         # At the dearest price of a byte there is nothing left for requests to add.
         by_requests = [
-            0.0 if gain < _NOTHING else units * gain
+            0.0 if gain < ROUNDING else units * gain
             for units, gain in zip(iops, gains, strict=True)
         ]
         least = min(least, by_bytes + fsum(by_requests))

@@ -24,11 +24,10 @@ IDLE_CREDIT_MS = 10
 #: A fallback may be for less than the limits that it stands in for, down to this part of them.
 FALLBACK_LEAST_RATIO = 0.5
 # Stock limits are made for this rate and then scaled to each drive's own. It is so large that
-# rounding doesn't matter. If it does for the drive's own rate, they are made for that instead.
+# rounding doesn't matter. With fewer requests a second than the second figure, it does: they are
+# made for the drive's own rate then, and not for half of it.
 _UNIT_RATE = 1_000_000.0
 _FEW_RAW_IOPS = 20
-# Below this, half of a drive's rate can't be told in whole requests.
-_LEAST_APART = 20
 _EXACT, _ANY_QEMU = Finding(Verdict.EXACT), Finding(Verdict.ANY_QEMU)
 
 
@@ -132,7 +131,7 @@ def price(
         base = exact_limits(model, rate, separate=separate, split_size=split_size)
         return Pricing(allowed, rate, None, known.pricing.unit, base)
     mix, unit = _mix_for(known, model, reason), known.pricing.unit
-    apart = not separate and rate >= _LEAST_APART and _are_apart(known, reason)
+    apart = not separate and rate >= _FEW_RAW_IOPS and _are_apart(known, reason)
     split, each = separate or apart, rate / 2 if apart else rate
     is_new = mix is not known.pricing.mix or apart is not known.pricing.apart
     if unit is None or is_new or reason is Reason.POLICY:

@@ -16,15 +16,12 @@ While it is spent, they go on to carry what they did.
 
 from __future__ import annotations
 
-from iokeel.core.measure.demand import FULL_RATIO, Use
+from iokeel.core.measure.demand import BAND_RATIO, FULL_RATIO, Use
 from iokeel.core.values.counters import NS_PER_S
 from iokeel.core.values.limits import AVERAGES, MOST, ThrottleLimits
 from iokeel.core.values.policy import DrivePolicy, VmPolicy
 from iokeel.core.values.state import Credit, DriveState, Pricing
 
-# A drive held to its limit measures a few per cent to either side of it. Only a rate clearly below
-# the limit earns credit, and only a rate clearly above it spends any.
-_BAND_RATIO = 0.05
 # The burst opens again once this much is saved, so that each opening (two changes of limits, each
 # a tenth of a second for nothing) serves some seconds.
 REOPEN_S = 5.0
@@ -57,9 +54,9 @@ def credit_after(
     seconds = min(credit.seconds, most)
     if rate is None:
         pass
-    elif rate < (1 - _BAND_RATIO) * limit:
+    elif rate < FULL_RATIO * limit:
         seconds = min(seconds + elapsed_s, most)
-    elif in_vain or rate > (1 + _BAND_RATIO) * limit:
+    elif in_vain or rate > (1 + BAND_RATIO) * limit:
         seconds = max(seconds - elapsed_s, 0.0)
     threshold = elapsed_s if credit.open else max(min(REOPEN_S, most), elapsed_s)
     return Credit(seconds, most > 0 and seconds >= threshold)

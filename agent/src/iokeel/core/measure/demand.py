@@ -18,13 +18,12 @@ from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.mix import bounds_on
 from iokeel.core.values.state import Demand, DriveState, Measured
 
-# A bound counts as full once this part of it is used, and the drive as bursting above that part. A
-# drive at its limit measures a few percent to either side, so it neither saves nor spends credit.
-FULL_RATIO = 0.95
-_BURSTING_RATIO = 1.05
-# A QEMU that counts waits tells directly: a bound holds a drive if requests wait for it for at
-# least this part of the time.
-_WAITING_RATIO = 0.05
+#: A drive at its limit measures a few percent to either side of it. So a bound counts as full from
+#: this much below it, and the drive as bursting from this much above it; in between, it neither
+#: saves nor spends credit. A QEMU that counts waits tells directly: a bound holds a drive if
+#: requests wait for it for this part of the time.
+BAND_RATIO = 0.05
+FULL_RATIO = 1 - BAND_RATIO
 # How many intervals before the last one count. If others' limits change on stock QEMU, the gift
 # disturbs a drive for one interval, and it needs one to come back; neither is a change of its
 # demand. But a demand that has really gone is remembered for as long, and leaves its storage idle.
@@ -75,7 +74,7 @@ def use_of(
     if limits is None or not _full(limits, did, rate if charged else None, FULL_RATIO):
         return NO_USE
     at_limit = rate >= FULL_RATIO * (rate_limit or 0.0)
-    bursting = at_limit or bool(_full(limits, did, rate if charged else None, _BURSTING_RATIO))
+    bursting = at_limit or bool(_full(limits, did, rate if charged else None, 1 + BAND_RATIO))
     return Use(True, bursting, held=not bursting or at_limit)
 
 
@@ -103,7 +102,7 @@ def _waited_for(limits: ThrottleLimits, did: Throttled, most_s: float) -> list[s
     return [
         f"iops_{suffix}"
         for suffix in ("total", "read", "write")
-        if getattr(limits, f"iops_{suffix}") and held_s[suffix] >= _WAITING_RATIO * did.elapsed_s
+        if getattr(limits, f"iops_{suffix}") and held_s[suffix] >= BAND_RATIO * did.elapsed_s
     ]
 
 

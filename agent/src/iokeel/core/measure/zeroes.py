@@ -11,12 +11,12 @@ Real requests stay paid in full. Only bytes that they can't explain count as zer
 of t seconds a guest writes no more than all of these together:
 
 - what the limits let through, with full buckets at its beginning;
-- one request that exceeds them: of up to LARGEST_BYTES, or of MERGED_REQUESTS that QEMU has merged,
-  of the interval's mean size, which is taken for LARGE_BYTES at most. No guest sends larger ones
-  unless somebody has told it to.
+- one request that exceeds them: of up to LARGEST_REQUEST_BYTES, or of MERGED_REQUESTS that QEMU has
+  merged, of the interval's mean size, which is taken for LARGE_BYTES at most. No guest sends larger
+  ones unless somebody has told it to.
 
-Nor do its requests have more than LARGEST_BYTES on average. What zeroes there are is in neither the
-rate nor the mix: one of a GiB among small requests would be taken for a new mix.
+Nor do its requests have more than LARGEST_REQUEST_BYTES on average. What zeroes there are is in
+neither the rate nor the mix: one of a GiB among small requests would be taken for a new mix.
 
 QEMU counts a request when it ends. A drive that does nothing although it was busy may wait for
 zeroes that haven't ended yet, or for requests that QEMU doesn't count, such as a `qemu-io` command.
@@ -32,19 +32,19 @@ from collections.abc import Sequence
 from math import inf
 
 from iokeel.core.values.counters import NO_FLOW, NS_PER_S, Counters, Flow, Rates
+from iokeel.core.values.curve import LARGEST_REQUEST_BYTES
 from iokeel.core.values.limits import BUCKET_S, ThrottleLimits
 from iokeel.core.values.state import Zeroes
 
 PAID_S = 3.0
 SILENT_RATIO = 0.1
 SILENT_RAW_IOPS = 10.0
-LARGEST_BYTES = 32 << 20
 # As virtio-blk does (VIRTIO_BLK_MAX_MERGE_REQS).
 MERGED_REQUESTS = 32
 # Linux's own bound on a request since 6.14; 1,280 KiB before.
 LARGE_BYTES = 4 << 20
-# Ticks may come a little early.
-_EARLY_RATIO = 0.95
+#: Ticks may come a little early.
+EARLY_RATIO = 0.95
 _WRITE_BOUNDS = ("total", "write")
 
 
@@ -58,12 +58,13 @@ def zeroes_in(
     """
     written, requests = later.write_bytes - earlier.write_bytes, later.write_requests
     requests -= earlier.write_requests
-    if written <= LARGEST_BYTES or requests <= 0 or not limits:  # nearly always
+    if written <= LARGEST_REQUEST_BYTES or requests <= 0 or not limits:  # nearly always
         return None
     elapsed_s = (later.at_ns - earlier.at_ns) / NS_PER_S
     merged = min(requests, MERGED_REQUESTS) * min(written / requests, LARGE_BYTES)
     through = sum(_most_bytes(each, elapsed_s) for each in limits)
-    explained = min(requests * float(LARGEST_BYTES), through + max(merged, LARGEST_BYTES))
+    through += max(merged, LARGEST_REQUEST_BYTES)
+    explained = min(requests * float(LARGEST_REQUEST_BYTES), through)
     if written <= explained:
         return None
     owed_s = _owed_s(limits[-1], written, requests, elapsed_s)
@@ -101,7 +102,7 @@ def still_paid(
 
 def has_paid(since_ns: int, now_ns: int) -> bool:
     """Return whether PAID_S are over."""
-    return now_ns - since_ns >= _EARLY_RATIO * PAID_S * NS_PER_S
+    return now_ns - since_ns >= EARLY_RATIO * PAID_S * NS_PER_S
 
 
 def _most_bytes(limits: ThrottleLimits, elapsed_s: float) -> float:

@@ -18,6 +18,8 @@ KIB = 1024
 # A page, the least that guests commonly send. Smaller requests exist, but are too rare for the
 # bounds of a mix's cost to depend on them.
 SMALLEST_REQUEST_BYTES = 4 * KIB
+#: The longest that an ATA disk takes, and longer than guests' drivers make one.
+LARGEST_REQUEST_BYTES = 32 * 1024 * KIB
 # Hulls end in a ray: a point so far out that the last slope decides there.
 _FAR_BYTES = 1 << 40
 #: The highest cost of a request, in normalized I/O operations. Beyond this, sums of costs are no

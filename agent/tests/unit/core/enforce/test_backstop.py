@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from iokeel.core.enforce.backstop import (
-    LARGEST_REQUEST_BYTES,
     PART_BYTES,
     CgroupOrder,
     Io,
@@ -21,7 +20,13 @@ from iokeel.core.enforce.backstop import (
     vm_orders,
 )
 from iokeel.core.values.counters import DriveId
-from iokeel.core.values.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
+from iokeel.core.values.curve import (
+    DEFAULT_CURVE,
+    DEFAULT_MODEL,
+    LARGEST_REQUEST_BYTES,
+    CostCurve,
+    CostModel,
+)
 from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import DrivePolicy, TenantPolicy
 from iokeel.core.values.state import (
