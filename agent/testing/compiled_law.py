@@ -19,7 +19,6 @@ from testing.lab.cache import cached
 AGENT = Path(__file__).parents[1]
 FOLDER = AGENT.parent / "build/law"
 _SOURCES = AGENT / "src"
-_SCHEMA = AGENT.parent / "libvirt-hooks/policy.rng"
 _COMPILE = AGENT / "compile_law.py"
 
 
@@ -46,9 +45,8 @@ def compiled() -> Path:
         made = shutil.ignore_patterns("__pycache__")
         shutil.copytree(_SOURCES, folder, ignore=made, dirs_exist_ok=True)
         shutil.copytree(law, folder, dirs_exist_ok=True)
-        shutil.copy(_SCHEMA, folder / "iokeel/libvirt_xml")
 
-    return cached("package", [*key(sources), _SCHEMA.read_bytes()], build)
+    return cached("package", key(sources), build)
 
 
 def main() -> None:

@@ -1,7 +1,7 @@
-"""The <policy> element: its schema, and words for the faults of one that breaks it.
+"""The form of the <policy> element, and words for the faults of one that breaks it.
 
-The schema policy.rng decides. Its findings are put into words here, because libxml2's name neither
-the attribute nor the mend.
+libvirt-hooks/policy.rng says the same for other programs. libxml2 isn't asked at run time, because
+its findings name neither the attribute nor the mend.
 """
 
 from __future__ import annotations
@@ -9,13 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from lxml import etree
 
 from iokeel.core.values.policy import MOST_IOPS
-from iokeel.errors import ConfigError, PolicyError
+from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.xml import at, attributes, elements, local, namespace_of, split
 from iokeel.words.quoting import did_you_mean, shown
 
@@ -26,7 +24,7 @@ _XML_SPACE = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The form of an attribute's value: policy.rng's pattern, and words for another value."""
+    """The form of an attribute's value, and words for a value of another form."""
 
     pattern: re.Pattern[str]
     what: str
@@ -74,47 +72,10 @@ def field_of(attribute: str) -> str:
 
 
 def validate(policy: etree._Element, where: str) -> None:
-    """Raise PolicyError for the first thing in a <policy> that the schema refuses.
+    """Raise PolicyError for the first thing in a <policy> that is wrong; return if none is.
 
     where: the document's name in errors, such as "domain db1"; the line is put after it.
     """
-    schema = _schema()
-    if schema.validate(policy):
-        return
-    explain(policy, where)
-    # Not reached while `explain` knows all of the schema, which a test holds.
-    message = shown(str(schema.error_log.last_error))
-    raise PolicyError(at(policy, where), f"not valid, {message}", f"see {schema_path()}")
-
-
-def schema_path() -> Path:
-    """Return the path of the schema: in the installed package, or in a checkout beside the hook."""
-    packaged = Path(__file__).with_name("policy.rng")
-    checkout = Path(__file__).parents[4] / "libvirt-hooks" / "policy.rng"
-    return checkout if checkout.exists() and not packaged.exists() else packaged
-
-
-def require_schema() -> None:
-    """Raise ConfigError if the schema is missing or broken.
-
-    An agent calls it before it starts. Later the schema is in memory, and its file isn't needed.
-    """
-    _schema()
-
-
-@cache
-def _schema() -> etree.RelaxNG:
-    path, mend = schema_path(), "install iokeel again"
-    if not path.exists():
-        raise ConfigError(str(path), "is missing", mend)
-    try:
-        return etree.RelaxNG(etree.parse(str(path)))
-    except (OSError, etree.LxmlError) as error:
-        raise ConfigError(str(path), f"not a schema, {shown(str(error))}", mend) from error
-
-
-def explain(policy: etree._Element, where: str) -> None:
-    """Raise PolicyError for the first thing in a <policy> that is wrong; return if none is."""
     _explain_attributes(policy, POLICY_ATTRIBUTES, where)
     _explain_text(policy, where)
     for element in elements(policy):

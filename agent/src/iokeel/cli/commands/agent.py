@@ -12,7 +12,6 @@ from iokeel.cli.options import ConfigOption
 from iokeel.cli.output import complain, say
 from iokeel.config.last import load_or_last
 from iokeel.config.load import load
-from iokeel.libvirt_xml.schema import require_schema
 from iokeel.words.log_lines import log_to_stderr
 
 app = typer.Typer(add_completion=False)
@@ -44,8 +43,6 @@ def agent(
     start, the agent goes by the last good one.
     """
     settings, refused = (load(config), None) if check else load_or_last(config)
-    if not release:
-        require_schema()
     # After load, so that a wrong configuration shows at once.
     from iokeel.release import release_all
     from iokeel.report.http import check_socket
