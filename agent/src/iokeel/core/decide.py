@@ -89,7 +89,7 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
 def _promised(known: DriveState, seen: DriveSeen | None) -> DriveState:
     """Return the part of a drive's state that is true of another QEMU of its VM, too.
 
-    The limits that this QEMU began with aren't those of a later policy (drive/look.py).
+    The limits that this QEMU began with aren't those of a later policy (enforce/look.py).
     """
     found = known.sent.found if seen is None or seen.in_force is None else seen.in_force
     return NEW._replace(

@@ -5,7 +5,7 @@ hold by the drives' limits alone, and the next agent finds each drive about wher
 left at the lowest of
 
 - its policy's limit: a burst is over;
-- its parts of the limits over several drives (sharing/pool.py), or what it is held to if that is
+- its parts of the limits over several drives (divide/pool.py), or what it is held to if that is
   less;
 - its share of its storage.
 

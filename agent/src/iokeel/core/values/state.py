@@ -46,7 +46,7 @@ _UNSURE = frozenset({Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED, Verdict.QEMU_U
 
 
 class Zeroes(NamedTuple):
-    """Zeroes that a drive wrote, and for which nothing else of it passes (drive/zeroes.py).
+    """Zeroes that a drive wrote, and for which nothing else of it passes (measure/zeroes.py).
 
     bytes: how many at least. at_ns: when they were seen. paid_ns: when its limits will have paid
     for them.
@@ -96,7 +96,7 @@ class Demand(NamedTuple):
     """A drive's demand, and how far its limits hold it.
 
     recent: its rates in the last intervals, newest first. rate: its demand if its limits don't
-    hold it (sharing/demand.py). backlogged: they hold it now. backlogged_ns: when they last did,
+    hold it (measure/demand.py). backlogged: they hold it now. backlogged_ns: when they last did,
     0 if never. at_limit: the last time, what held it wasn't its burst. throttled_s: for how long a
     bound was full, since the agent's start; held_s: in the last interval. unpaid: the charges of a
     QEMU that has cost curves which its limits' rate hasn't paid yet.
@@ -113,7 +113,7 @@ class Demand(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A drive's part of a limit over several drives (sharing/pool.py).
+    """A drive's part of a limit over several drives (divide/pool.py).
 
     part: as it was divided. most: as much of it as the others leave now. Both are for both budgets
     together, if reads and writes have one each. halved: each has half of it, so that both can't
@@ -244,7 +244,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     storage, abilities: the last ones known; None if they never were. share: None if nothing is
     divided that the drive has a part in. part: of its tenant's limit; storage_part: of what the
     fleet grants on its storage; None if there is none. held: the most that its QEMU may be held to
-    now, over both budgets (sharing/held.py); None if it has a part of nothing.
+    now, over both budgets (divide/held.py); None if it has a part of nothing.
     """
 
     policy: DrivePolicy | None = None
@@ -369,7 +369,7 @@ NEW = DriveState()
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """What cutting the others did for a drive with a latency target (sharing/lessons.py).
+    """What cutting the others did for a drive with a latency target (correct/headroom.py).
 
     latencies: of the drive, in seconds, by level of the others' rate. lowest_s: while they were cut
     as far as possible; None if they weren't. age_s: of the oldest latency.
@@ -393,14 +393,14 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """The lessons of a storage's latency (sharing/capacity.py).
+    """The lessons of a storage's latency (correct/capacity.py).
 
     ratio: corrects its capacity. fell: the ratio was cut by much just now. doubt: for how many
     intervals latency was above its target while something disturbed it. room: the part of the
     capacity for drives without a latency target. peak: the capacity, if nobody has configured it.
     over: latency was above its target just now. passed: the ratios at which it passed it the last
     two times, oldest first; inf: not known. lessons: of its drives with a latency target. shown: by
-    those with a reservation (sharing/held_up.py).
+    those with a reservation (correct/held_up.py).
     """
 
     ratio: float = 1.0
@@ -463,7 +463,7 @@ class StorageState:
 
     @property
     def by_weight(self) -> bool:
-        """Whether it is left to its scheduler (sharing/by_weight.py)."""
+        """Whether it is left to its scheduler (divide/storage.py)."""
         return self.writing is not None
 
     @property

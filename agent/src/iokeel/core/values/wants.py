@@ -1,7 +1,7 @@
 """Adds up the demands of drives, so that a host can stand for its drives in a division.
 
 A division gives each drive what it is owed and, on top of that, a level times its weight, up to its
-demand (sharing/divide.py). The sums of all demands and of all weights wouldn't do for a host: the
+demand (divide/divide.py). The sums of all demands and of all weights wouldn't do for a host: the
 weight of drives that do little would count for a busy one beside them. So only drives whose demands
 are met at about the same level are added up, to a *layer*.
 
