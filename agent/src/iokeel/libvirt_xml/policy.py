@@ -15,13 +15,7 @@ from math import inf
 
 from lxml import etree
 
-from iokeel.core.values.policy import (
-    DomainPolicy,
-    DrivePolicy,
-    checked_job_bps,
-    override,
-    vm_policy,
-)
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, checked_job_bps
 from iokeel.errors import PolicyError, TargetsMissing
 from iokeel.libvirt_xml.domain import Disk, unlimited_for
 from iokeel.libvirt_xml.schema import (
@@ -35,6 +29,7 @@ from iokeel.libvirt_xml.schema import (
     field_of,
     validate,
 )
+from iokeel.libvirt_xml.written import Written, WrittenDrive
 from iokeel.libvirt_xml.xml import (
     TooLarge,
     at,
@@ -67,6 +62,12 @@ def parse_policy(
     classes: the known classes by name. where: the XML's name in errors, such as "domain db1".
     Raises PolicyError, and nothing else, if anything can't be used.
     """
+    written = written_policy(xml, where)
+    return None if written is None else written.resolved(classes)
+
+
+def written_policy(xml: str | bytes, where: str) -> Written | None:
+    """Return the same as it is written. Raises PolicyError, but for an unknown class."""
     try:
         root = parsed(xml, where)
     except TooLarge:  # perhaps by its disks
@@ -78,9 +79,7 @@ def parse_policy(
     if policy is None:
         return None
     validate(policy, where)
-    name = policy.get("class")
-    default = None if name is None else _class(name, classes, at(policy, where))
-    drives: dict[str, DrivePolicy] = {}
+    drives: dict[str, WrittenDrive] = {}
     lines: dict[str, int] = {}
     for element in elements(policy):
         target, line = element.get("target", ""), at(element, where)
@@ -88,16 +87,13 @@ def parse_policy(
             raise PolicyError(
                 line, f"drive {target} is named twice, first in line {lines[target]}", "keep one"
             )
-        name = element.get("class")
-        base = default if name is None else _class(name, classes, line)
         given = _given(element, DRIVE_ATTRIBUTES)
-        drives[target] = override(base or DrivePolicy(), given, f"{line}, drive {target}")
+        drives[target] = WrittenDrive(given, element.get("class"), line)
         lines[target] = line_of(element)
-    given, line = _given(policy, POLICY_ATTRIBUTES), f"{at(policy, where)}, <policy>"
-    job_bps = checked_job_bps(given.pop("job_bps", None), line)
+    given, line = _given(policy, POLICY_ATTRIBUTES), at(policy, where)
+    job_bps = checked_job_bps(given.pop("job_bps", None), f"{line}, <policy>")
     serial = None if given.pop("serial", None) is None else int(policy.attrib["serial"])
-    vm = vm_policy(given, line)
-    return DomainPolicy(drives, default, policy.get("tenant"), vm, job_bps, serial)
+    return Written(drives, policy.get("class"), policy.get("tenant"), given, job_bps, serial, line)
 
 
 def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) -> None:
@@ -287,12 +283,3 @@ def _given(element: etree._Element, known: Mapping[str, Kind]) -> dict[str, obje
         elif kind is BUDGET:
             given[field_of(name)] = value == "separate"
     return given
-
-
-def _class(name: str, classes: Mapping[str, DrivePolicy], line: str) -> DrivePolicy:
-    try:
-        return classes[name]
-    except KeyError:
-        known = ", ".join(sorted(classes)) or "none"
-        mend = f"give one that is: {known}"
-        raise PolicyError(line, f"class {shown(name)} is not known", mend) from None

@@ -1,0 +1,91 @@
+"""The facts that rules may ask for: their names, and who controls each.
+
+A fact is a text that the domain's XML tells of a VM or of one of its drives. The platform writes
+some of them by itself or by an operator's word: the flavor, the project, the name of the domain.
+Others it takes from the tenant, such as the name that the tenant gave the server. Who controls a
+fact controls the policy that follows from it.
+
+Sources: nova/virt/libvirt/config.py (LibvirtConfigGuestMetaNova*), vdsm's
+tests/virt/data/domain_disk_block.xml, OpenNebula's src/vmm/LibVirtDriverKVM.cc, KubeVirt's
+virtwrap/util/libvirt_helper.go, and CloudStack's VirtualMachineName.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+PLATFORM, TENANT = "platform", "tenant"
+
+#: Facts of a VM, and who controls them. A name that ends with a dot begins those of many facts.
+VM_FACTS = {
+    "name": PLATFORM,
+    "uuid": PLATFORM,
+    "title": TENANT,
+    "partition": PLATFORM,
+    "nova.flavor": PLATFORM,
+    "nova.flavor.id": PLATFORM,
+    "nova.extra.": PLATFORM,
+    "nova.project": PLATFORM,
+    "nova.project.name": PLATFORM,
+    "nova.user": PLATFORM,
+    "nova.user.name": PLATFORM,
+    "nova.name": TENANT,
+    "nova.image": TENANT,
+    "ovirt.cluster": PLATFORM,
+    "ovirt.custom.": PLATFORM,
+    "one.gname": PLATFORM,
+    "one.gid": PLATFORM,
+    "one.uname": PLATFORM,
+    "one.uid": PLATFORM,
+    "one.datastore": PLATFORM,
+    "one.name": TENANT,
+    "kubevirt.namespace": PLATFORM,
+    "kubevirt.name": TENANT,
+    "cloudstack.account": PLATFORM,
+}
+#: The same of a drive.
+DRIVE_FACTS = {
+    "target": PLATFORM,
+    "bus": PLATFORM,
+    "serial": PLATFORM,
+    "alias": PLATFORM,
+    "source": PLATFORM,
+    "pool": PLATFORM,
+    "volume": PLATFORM,
+    "storage": PLATFORM,
+    "boot": PLATFORM,
+    "readonly": PLATFORM,
+    "shareable": PLATFORM,
+    "ovirt.domain": PLATFORM,
+    "ovirt.image": PLATFORM,
+}
+#: Facts that are either of these.
+EITHER = {"readonly": ("yes", "no"), "shareable": ("yes", "no")}
+
+
+def who_controls(fact: str) -> str | None:
+    """Return who controls a fact: PLATFORM or TENANT; None if there is no such fact."""
+    known = VM_FACTS | DRIVE_FACTS
+    if fact in known:
+        return known[fact] if not fact.endswith(".") else None
+    return next((who for name, who in known.items() if _begins(fact, name)), None)
+
+
+def is_of_drive(fact: str) -> bool:
+    """Return whether a fact is one of a drive's."""
+    return fact in DRIVE_FACTS
+
+
+def names() -> Iterator[str]:
+    """Yield the names of facts, as an operator writes them."""
+    return (f"{name}KEY" if name.endswith(".") else name for name in VM_FACTS | DRIVE_FACTS)
+
+
+def is_trusted(fact: str, trusted: Iterable[str]) -> bool:
+    """Return whether a rule may go by a fact. trusted: patterns of tenants' facts."""
+    return who_controls(fact) != TENANT or any(fnmatchcase(fact, each) for each in trusted)
+
+
+def _begins(fact: str, prefix: str) -> bool:
+    return prefix.endswith(".") and fact.startswith(prefix) and fact != prefix
