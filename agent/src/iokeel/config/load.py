@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from iokeel.config.paths import DEFAULT_CONFIG
+from iokeel.config.rules import rules_of
 from iokeel.config.settings import (
     KINDS,
     AgentConfig,
@@ -101,6 +102,7 @@ def parse(data: bytes, file: str) -> Config:
         tenants = dict(tenants_of(raw, file))
         ceilings = tuple(_ceilings(raw, file))
         vms = tuple(_vms(raw, classes, file))
+        rules = rules_of(raw, classes, file)
     except PolicyError as error:
         raise ConfigError.of(error, error.where) from None
     return Config(
@@ -116,6 +118,7 @@ def parse(data: bytes, file: str) -> Config:
         JobsConfig(raw.jobs.bps),
         _fleet(raw, file),
         ceilings,
+        rules,
         {kind: values[kind] for kind in KINDS if kind in values},
         text=data,
     )

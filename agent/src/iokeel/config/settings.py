@@ -13,6 +13,7 @@ from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
 from iokeel.core.values.storage import StorageId, StoragePolicy
 from iokeel.errors import IokeelError
 from iokeel.libvirt_xml.ceiling import Ceiling
+from iokeel.rules.rule import Rules
 
 if TYPE_CHECKING:  # only [fleet] needs it
     from iokeel.config.etcd_access import Access
@@ -124,7 +125,8 @@ class FleetConfig:
 class Config:
     """The whole configuration. classes: the built-in ones too. fleet: None if there is no [fleet].
 
-    ceilings: in their order; a domain has the first one that its name matches.
+    ceilings: in their order; a domain has the first one that its name matches. rules: those of
+    policies that aren't in metadata.
     tables: the tables of tenants and storages as they are written, by kind (KINDS) and name. gone:
     those that it lacks, with their errors. Their last good ones are in force, if they can be read.
     text: the whole file.
@@ -142,6 +144,7 @@ class Config:
     jobs: JobsConfig = JobsConfig()
     fleet: FleetConfig | None = None
     ceilings: tuple[Ceiling, ...] = ()
+    rules: Rules = field(default_factory=Rules)
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
     text: bytes = field(default=b"", compare=False, repr=False)

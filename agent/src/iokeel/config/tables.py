@@ -49,13 +49,14 @@ _TYPES = {
     "list_type": (
         "not a list",
         'write a curve as [[size, cost], ...], drives as ["VM/DRIVE", ...], devices as'
-        ' ["/dev/NAME", ...], etcd as ["URL", ...], and [[vm]] for each VM',
+        ' ["/dev/NAME", ...], etcd as ["URL", ...], and [[vm]] and'
+        " [[rules]] for each",
     ),
     "model_type": ("not a table", "write it as a [table] of its own"),
     "string_type": ("not a string", "write it in quotes"),
 }
 # The items of lists, by key.
-_ITEMS = {"domains": "name", "drives": "drive", "devices": "device", "etcd": "URL"}
+_ITEMS = {"domains": "name", "drives": "drive", "devices": "device", "etcd": "URL", "trust": "fact"}
 _BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
@@ -168,6 +169,16 @@ def _point(value: object) -> object:
     return tuple(value)
 
 
+def _fact_patterns(value: object) -> object:
+    patterns = [value] if isinstance(value, str) else value
+    if not isinstance(patterns, list) or not all(isinstance(each, str) for each in patterns):
+        what = f"{shown(value)} is neither a pattern nor a list of patterns"
+        raise WrongValue(what, 'write "io1.*", or ["io1.*", "io2.*"]')
+    if not patterns:
+        raise WrongValue("an empty list, so it can't ever fit", 'write "*" for any text')
+    return patterns
+
+
 # TOML's whole numbers have no bounds, and those that can be printed do. Whether a figure makes
 # sense is for policy.checked to say.
 Whole = Annotated[int, Field(ge=-(10**15), le=10**15)]
@@ -178,6 +189,7 @@ Name = Annotated[str, AfterValidator(_name)]
 Drive = Annotated[str, AfterValidator(_drive)]
 Devices = Annotated[str, AfterValidator(_devices)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
+FactPatterns = Annotated[list[str], BeforeValidator(_fact_patterns)]
 NetworkStorage = Annotated[str, AfterValidator(_network_storage)]
 Uri = Annotated[str, AfterValidator(_uri)]
 AbsolutePath = Annotated[Path, PlainValidator(_path)]
@@ -261,6 +273,36 @@ class CeilingTable(Table):
     job_bps: JobBps | None = None
 
 
+class PolicyTable(Table):
+    """[policy]."""
+
+    metadata: bool | None = None
+    trust: list[str] | None = None
+
+
+class RuleDriveTable(DriveTable):
+    """[[rules.drives]]. class: a template, in place of a name."""
+
+    when: dict[str, FactPatterns] = {}
+    class_: str | None = Field(None, alias="class")
+
+
+class RuleTable(Table):
+    """[[rules]]."""
+
+    name: Name
+    when: dict[str, FactPatterns] = {}
+    policy: Literal["none"] | None = None
+    tenant: str | None = None
+    class_: str | None = Field(None, alias="class")
+    reservation: Whole | None = None
+    limit: Whole | None = None
+    burst: Whole | None = None
+    burst_seconds: Whole | None = None
+    job_bps: JobBps | None = None
+    drives: list[RuleDriveTable] = []
+
+
 class StorageTable(Table):
     """[storage.NAME]."""
 
@@ -334,6 +376,8 @@ class Root(Table):
     jobs: JobsTable = JobsTable()
     fleet: FleetTable | None = None
     vm: list[VmTable] = []
+    policy: PolicyTable = PolicyTable()
+    rules: list[RuleTable] = []
 
 
 def validated(values: Mapping[str, object], file: str) -> Root:
@@ -378,12 +422,18 @@ def _where(place: Sequence[int | str]) -> str:
             table = f"[[vm]] {number + 1}, [vm.drives.{_key(device)}]"
         case ["vm", int(number), *key]:
             table = f"[[vm]] {number + 1}"
+        case ["rules", int(number), "drives", int(drive), *key]:
+            table = f"[[rules]] {number + 1}, [[rules.drives]] {drive + 1}"
+        case ["rules", int(number), *key]:
+            table = f"[[rules]] {number + 1}"
         case ["classes" | "tenants" | "ceilings" | "storage" as kind, str(name), *key] if key:
             table = f"[{kind}.{_key(name)}]"
         case [str(name), *key] if key:
             table = f"[{_key(name)}]"
         case [*key]:
             table = ""
+    if key[:1] == ["when"] and len(key) > 1:
+        return f"{table} when {_key(str(key[1]))}"
     name = next((_key(part) for part in key if isinstance(part, str)), "")
     item = _ITEMS.get(name, "point")
     which = next((f" {item} {part + 1}" for part in key if isinstance(part, int)), "")

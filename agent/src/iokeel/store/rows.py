@@ -291,7 +291,8 @@ def storage_of(text: str) -> StorageState:
 class _Domain(msgspec.Struct):
     """What stands in a row beside a policy's own fields."""
 
-    uuid: str | None = None  # a row of an older version has none
+    uuid: str | None = None  # a row of an older version has none of these
+    sources: dict[str, str] = {}
 
 
 _POLICIES = msgspec.json.Decoder(DomainPolicy)
@@ -300,7 +301,10 @@ _DOMAINS = msgspec.json.Decoder(_Domain)
 
 def policy_text(last: LastGood) -> str:
     """Return a domain's last good policy as a text."""
-    return msgspec.json.encode({**msgspec.to_builtins(last.policy), "uuid": last.uuid}).decode()
+    beside = {"uuid": last.uuid, "sources": dict(last.sources)}
+    if not last.sources:
+        del beside["sources"]
+    return msgspec.json.encode({**msgspec.to_builtins(last.policy), **beside}).decode()
 
 
 def policy_of(text: str) -> LastGood:
@@ -310,7 +314,8 @@ def policy_of(text: str) -> LastGood:
         if each is not None:
             checked(each, "the saved policy")
     checked_job_bps(policy.job_bps, "the saved policy")
-    return LastGood(policy, _DOMAINS.decode(text).uuid)
+    beside = _DOMAINS.decode(text)
+    return LastGood(policy, beside.uuid, beside.sources)
 
 
 def _values(limits: ThrottleLimits | None) -> dict[str, _Value] | None:

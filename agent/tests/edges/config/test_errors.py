@@ -8,6 +8,7 @@ from iokeel.config.load import parse
 from iokeel.errors import ConfigError
 
 VM = '[[vm]]\nname = "a"\nsocket = "/a"\n'
+RULE = '[[rules]]\nname = "a"\n'
 OUTSIDE = (
     "is not a loopback address, and anybody may read metrics there; "
     "write 127.0.0.1 or [::1], and put a proxy with a login in front of it"
@@ -24,7 +25,7 @@ MESSAGES = [
     (
         '["[key]"]',
         ", '[key]': not known; known: agent, ceilings, cgroup, classes, curve, fleet, hook, jobs,"
-        " libvirt, storage, tenants, vm",
+        " libvirt, policy, rules, storage, tenants, vm",
     ),
     ('[hook]\n"[key]" = 1', ", [hook] '[key]': not known; known: strict"),
     ('[tenants."[key]"]', f", [tenants] '[key]': '[key]' {NAME}"),
@@ -45,7 +46,87 @@ MESSAGES = [
     (
         '["a b"]\nx = 1',
         ", 'a b': not known; known: agent, ceilings, cgroup, classes, curve, fleet, hook, jobs,"
-        " libvirt, storage, tenants, vm",
+        " libvirt, policy, rules, storage, tenants, vm",
+    ),
+    # Rules
+    ("[policy]\nmeta = false", ", [policy] meta: not known; did you mean 'metadata'?"),
+    (
+        "[policy]\ntrust = ['nova.nam']",
+        ", [policy] trust: {} is no fact, so it can't ever fit; did you mean 'nova.name'?".format(
+            "'nova.nam'"
+        ),
+    ),
+    ("[[rules]]\nclass = 'gold'", ", [[rules]] 1 name: is missing; add it"),
+    ("[[rules]]\nname = 'a b'", f", [[rules]] 1 name: 'a b' {NAME}"),
+    (RULE + RULE, ", [[rules]] 2 (a): another rule has this name; give each its own"),
+    (RULE + "clas = 'gold'", ", [[rules]] 1 clas: not known; did you mean 'class'?"),
+    (
+        RULE + "when = {name = []}",
+        ', [[rules]] 1 when name: an empty list, so it can\'t ever fit; write "*" for any text',
+    ),
+    (
+        RULE + "when = {name = ['a', 5]}",
+        ", [[rules]] 1 when name: ['a', 5] is neither a pattern nor a list of patterns; write"
+        ' "io1.*", or ["io1.*", "io2.*"]',
+    ),
+    (
+        RULE + "when = {'nova.flavour' = '*'}",
+        ", [[rules]] 1 (a) when: 'nova.flavour' is no fact, so it can't ever fit; did you mean"
+        " 'nova.flavor'?",
+    ),
+    (
+        RULE + "when = {target = 'vda'}",
+        ", [[rules]] 1 (a) when: target is a fact of a drive, so it can't ever fit; put it into"
+        " [[rules.drives]] of this rule",
+    ),
+    (
+        RULE + "[[rules.drives]]\nwhen = {readonly = 'on'}",
+        ", [[rules]] 1 (a), [[rules.drives]] 1 when: readonly is yes or no, so 'on' can't ever fit;"
+        " write yes or no",
+    ),
+    (
+        RULE + "when = {'nova.name' = 'db*'}",
+        ", [[rules]] 1 (a) when: the tenant decides on nova.name, and could choose a policy by it;"
+        ' go by another fact, or write trust = ["nova.name"] under [policy]',
+    ),
+    (
+        RULE + "tenant = '{one.name}'",
+        ", [[rules]] 1 (a) tenant: the tenant decides on one.name, and could choose a policy by it;"
+        ' go by another fact, or write trust = ["one.name"] under [policy]',
+    ),
+    (
+        RULE + "tenant = '{nova.project}/{nova.user}'",
+        ", [[rules]] 1 (a) tenant: '{nova.project}/{nova.user}' is not a name; give 1 to 64 of the"
+        " characters A-Z a-z 0-9 _ . -, and {fact}",
+    ),
+    (
+        RULE + "class = 'golld'",
+        ", [[rules]] 1 (a) class: class 'golld' is not known; did you mean 'gold'?",
+    ),
+    (
+        RULE + "class = 'gold'\npolicy = 'none'",
+        ', [[rules]] 1 (a): policy = "none" leaves guests alone, but it gives more; remove what it'
+        " gives, or policy",
+    ),
+    (
+        RULE + "policy = 'all'",
+        ", [[rules]] 1 policy: 'all' is not known; give 'none'",
+    ),
+    (
+        RULE + "limit = 5\nburst = 4",
+        ", [[rules]] 1 (a): burst 4 is below limit 5; raise the burst or leave it out",
+    ),
+    (
+        RULE + "burst_seconds = 4",
+        ", [[rules]] 1 (a): burst_seconds without a limit; give a limit, too",
+    ),
+    (
+        RULE + "[[rules.drives]]\nburst = 4",
+        ", [[rules]] 1 (a), [[rules.drives]] 1: burst 4 without a limit; give a limit",
+    ),
+    (
+        RULE + "[[rules.drives]]\nlimitt = 4",
+        ", [[rules]] 1, [[rules.drives]] 1 limitt: not known; did you mean 'limit'?",
     ),
     # Ceilings
     ("[ceilings.all]", ", [ceilings.all] limit: is missing; add it"),
@@ -153,7 +234,7 @@ MESSAGES = [
         "[vm]\nname = 'a'",
         ", vm: {'name': 'a'} is not a list; write a curve as [[size, cost], ...], "
         'drives as ["VM/DRIVE", ...], devices as ["/dev/NAME", ...], etcd as ["URL", ...], and '
-        "[[vm]] for each VM",
+        "[[vm]] and [[rules]] for each",
     ),
     ("vm = [5]", ", [[vm]] 1: 5 is not a table; write it as a [table] of its own"),
     (VM + "drives = 5", ", [[vm]] 1 drives: 5 is not a table; write it as a [table] of its own"),
@@ -297,7 +378,7 @@ MESSAGES = [
         "[storage.a]\ndrives = 'db1/vda'",
         ", [storage.a] drives: 'db1/vda' is not a list; write a curve as [[size, cost], ...], "
         'drives as ["VM/DRIVE", ...], devices as ["/dev/NAME", ...], etcd as ["URL", ...], and '
-        "[[vm]] for each VM",
+        "[[vm]] and [[rules]] for each",
     ),
     (
         "[storage.a]\ndrives = ['/vda']",

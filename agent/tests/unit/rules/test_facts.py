@@ -41,7 +41,8 @@ def test_nova_tells_flavor_project_user_and_extra_specs() -> None:
         "readonly": "no",
         "shareable": "no",
     }
-    assert facts.of_drive("vdb") == facts.vm | {
+    assert facts.of_drive("vdb") == {
+        **facts.vm,
         "target": "vdb",
         "bus": "virtio",
         "serial": VOLUME,

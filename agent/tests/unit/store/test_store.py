@@ -164,7 +164,8 @@ def test_what_is_saved_is_loaded(known: dict[DriveId, DriveState]) -> None:
 def test_a_domains_policy_is_loaded_until_it_goes(
     drive: DrivePolicy, default: DrivePolicy | None
 ) -> None:
-    policy = LastGood(DomainPolicy({"vda": drive}, default, "acme", VmPolicy(limit=9)), "uuid-1")
+    promised = DomainPolicy({"vda": drive}, default, "acme", VmPolicy(limit=9))
+    policy = LastGood(promised, "uuid-1", {"tenant": "all", "vda limit": "", " limit": "io1"})
     with TemporaryDirectory() as name:
         store = StateStore(Path(name))
         store.policies |= {"uuid-1": policy, "uuid-2": policy._replace(uuid="uuid-2")}

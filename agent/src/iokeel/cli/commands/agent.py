@@ -44,6 +44,7 @@ def agent(
     """
     settings, refused = (load(config), None) if check else load_or_last(config)
     # After load, so that a wrong configuration shows at once.
+    from iokeel.config.rules import rule_complaints
     from iokeel.release import release_all
     from iokeel.report.http import check_socket
     from iokeel.report.promises import config_complaints
@@ -51,7 +52,7 @@ def agent(
     from iokeel.store.store import StateStore
 
     if check:
-        for complaint in config_complaints(settings):
+        for complaint in (*config_complaints(settings), *rule_complaints(settings)):
             complain(str(complaint))
         check_socket(settings.agent.socket)
         StateStore(settings.agent.state_dir).check()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from iokeel.errors import PolicyError
@@ -92,11 +93,13 @@ class DomainPolicy:
 class LastGood(NamedTuple):
     """A domain's last good policy, and its UUID, which it keeps if it is renamed.
 
-    uuid: None if it isn't known.
+    uuid: None if it isn't known. sources: the rule that gave a value, by the value's name
+    (rules/compose.py); empty if all is its own.
     """
 
     policy: DomainPolicy
     uuid: str | None = None
+    sources: Mapping[str, str] = MappingProxyType({})
 
 
 class UnknownPolicy(Enum):

@@ -1,0 +1,140 @@
+"""Makes the rules of [[rules]], and says what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import fields
+from fnmatch import fnmatchcase
+
+from iokeel.config.settings import Config
+from iokeel.config.tables import Root, RuleDriveTable, RuleTable
+from iokeel.core.values.policy import DrivePolicy, VmPolicy, checked_job_bps, override, vm_policy
+from iokeel.errors import ConfigError
+from iokeel.libvirt_xml.schema import NAME
+from iokeel.rules.known import EITHER, is_of_drive, is_trusted, names, who_controls
+from iokeel.rules.patterns import Patterns, Template, When
+from iokeel.rules.rule import DriveRule, Rule, Rules
+from iokeel.words.quoting import did_you_mean, shown
+
+_VM = {field.name for field in fields(VmPolicy)}
+_PLACE = "{fact}"
+
+
+def rules_of(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Rules:
+    """Return the rules of a file. Raises ConfigError or PolicyError, which names rule and key."""
+    trust = raw.policy.trust or []
+    for fact in trust:
+        if not any(fnmatchcase(name, fact) for name in names()):
+            raise _unknown(f"{file}, [policy] trust", fact)
+    made, taken = [], set[str]()
+    for number, table in enumerate(raw.rules, 1):
+        where = f"{file}, [[rules]] {number} ({table.name})"
+        if table.name in taken:
+            raise ConfigError(where, "another rule has this name", "give each its own")
+        taken.add(table.name)
+        made.append(_Reader(where, classes, trust).rule(table))
+    return Rules(tuple(made), raw.policy.metadata is not False)
+
+
+def rule_complaints(config: Config) -> Iterator[ConfigError]:
+    """Yield the rules that no guest can have anything of."""
+    for rule, before in config.rules.never():
+        what = f"never counts, because rule {before.name} before it leaves nothing to give"
+        yield ConfigError(f"rule {rule.name}", what, f"put it before {before.name}, or remove it")
+
+
+class _Reader:
+    """Reads a rule. where: its place in errors. trust: patterns of tenants' facts it may go by."""
+
+    def __init__(
+        self, where: str, classes: Mapping[str, DrivePolicy], trust: Collection[str]
+    ) -> None:
+        self._where, self._classes, self._trust = where, classes, trust
+
+    def rule(self, table: RuleTable) -> Rule:
+        where = self._where
+        vm = {name: getattr(table, name) for name in _VM & table.model_fields_set}
+        rule = Rule(
+            table.name,
+            self._when(table.when, where, of_drive=False),
+            self._template(table.tenant, f"{where} tenant"),
+            self._class(table.class_, f"{where} class", of_drive=False),
+            vm,
+            checked_job_bps(table.job_bps, where),
+            tuple(
+                self._drive(drive, number, table.class_)
+                for number, drive in enumerate(table.drives, 1)
+            ),
+            table.policy == "none",
+        )
+        vm_policy(vm, where, str)
+        if vm and "limit" not in vm and "reservation" not in vm:
+            raise ConfigError(where, "burst_seconds without a limit", "give a limit, too")
+        if rule.leaves_alone and (rule.tenant or rule.class_name or vm or rule.drives):
+            mend = "remove what it gives, or policy"
+            raise ConfigError(where, 'policy = "none" leaves guests alone, but it gives more', mend)
+        return rule
+
+    def _drive(self, table: RuleDriveTable, number: int, class_name: str | None) -> DriveRule:
+        where = f"{self._where}, [[rules.drives]] {number}"
+        given = {
+            name: getattr(table, name)
+            for name in sorted(table.model_fields_set - {"when", "class_", "budget"})
+        }
+        if table.budget is not None:
+            given["separate_budgets"] = table.budget == "separate"
+        # A burst without a limit is for that of the class.
+        has_class = table.class_ is not None or class_name is not None
+        override(DrivePolicy(limit=given.get("burst") if has_class else None), given, where, str)
+        return DriveRule(
+            self._when(table.when, where, of_drive=True),
+            given,
+            self._class(table.class_, f"{where} class", of_drive=True),
+        )
+
+    def _when(self, asked: Mapping[str, list[str]], where: str, *, of_drive: bool) -> When:
+        when = {}
+        for fact, patterns in asked.items():
+            at = f"{where} when"
+            self._check_fact(fact, at, of_drive=of_drive)
+            when[fact] = Patterns(tuple(patterns))
+            if fact in EITHER and not when[fact].can_fit(EITHER[fact]):
+                texts = " or ".join(EITHER[fact])
+                what = f"{fact} is {texts}, so {shown(patterns[0])} can't ever fit"
+                raise ConfigError(at, what, f"write {texts}")
+        return when
+
+    def _check_fact(self, fact: str, where: str, *, of_drive: bool) -> None:
+        who = who_controls(fact)
+        if who is None:
+            raise _unknown(where, fact)
+        if is_of_drive(fact) and not of_drive:
+            mend = "put it into [[rules.drives]] of this rule"
+            raise ConfigError(where, f"{fact} is a fact of a drive, so it can't ever fit", mend)
+        if not is_trusted(fact, self._trust):
+            what = f"the tenant decides on {fact}, and could choose a policy by it"
+            mend = f"go by another fact, or write trust = [{fact!r}] under [policy]"
+            raise ConfigError(where, what, mend.replace("'", '"'))
+
+    def _template(self, text: str | None, where: str, *, of_drive: bool = False) -> Template | None:
+        if text is None:
+            return None
+        template = Template(text)
+        for fact in template.facts:
+            self._check_fact(fact, where, of_drive=of_drive)
+        # Facts may make any part of it, and nothing else may stand there but what a name has.
+        if not NAME.pattern.fullmatch(template.with_facts("x")):
+            raise ConfigError(where, f"{shown(text)} is {NAME.what}", f"{NAME.mend}, and {_PLACE}")
+        return template
+
+    def _class(self, text: str | None, where: str, *, of_drive: bool) -> Template | None:
+        template = self._template(text, where, of_drive=of_drive)
+        if template is not None and not template.facts and text not in self._classes:
+            mend = did_you_mean(template.text, self._classes)
+            raise ConfigError(where, f"class {shown(text)} is not known", mend)
+        return template
+
+
+def _unknown(where: str, fact: str) -> ConfigError:
+    what = f"{shown(fact)} is no fact, so it can't ever fit"
+    return ConfigError(where, what, did_you_mean(fact, names()))

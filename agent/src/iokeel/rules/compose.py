@@ -1,0 +1,221 @@
+"""The policy of a guest, made of its own and of the rules that fit it.
+
+For each value the first source counts that gives it: the domain's own policy, then the rules from
+top to bottom. A class gives all values of a drive, so below it nothing is left to give. Limit and
+burst of all drives together are one value, because a burst means nothing without its limit.
+
+What a rule gave stays as it was if that rule doesn't fit any more and none gives the value now: a
+slip in the rules, or metadata that a platform left out, lifts no limit. A rule that still fits the
+VM or the drive may give less than before, and policy = "none" lifts all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Set
+from dataclasses import fields
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
+
+from iokeel.core.values.policy import (
+    DomainPolicy,
+    DrivePolicy,
+    LastGood,
+    VmPolicy,
+    override,
+    vm_policy,
+)
+from iokeel.errors import PolicyError
+from iokeel.libvirt_xml.written import Written, WrittenDrive
+from iokeel.rules.rule import OWN, Fit, Layer
+
+#: Stands for a drive that the guest doesn't have yet.
+ANY = ""
+T = TypeVar("T")
+_VM = {field.name for field in fields(VmPolicy)}
+# A limit of all drives together and what belongs to it.
+_RATE = ("limit", "burst", "burst_seconds")
+
+
+class Composed(NamedTuple):
+    """A guest's policy, and where it comes from.
+
+    policy: None if nothing gives it one. sources: the rule that gives a value, or OWN. Values are
+    named "tenant", "job_bps", and "limit" and the like of a VM; with a drive's target and a blank
+    before it they are the drive's ("vda limit"). kept: those that no rule gives any more, with the
+    rule that did. errors: of what rules can't give. named: the drives that its own policy names;
+    None if that is all of it.
+    """
+
+    policy: DomainPolicy | None
+    sources: Mapping[str, str] = MappingProxyType({})
+    kept: Mapping[str, str] = MappingProxyType({})
+    errors: tuple[PolicyError, ...] = ()
+    named: Set[str] | None = None
+
+
+def compose(
+    own: Written | None,
+    fit: Fit,
+    targets: Iterable[str],
+    classes: Mapping[str, DrivePolicy],
+    last: LastGood | None = None,
+    *,
+    metadata: bool = True,
+) -> Composed:
+    """Return the policy that a guest's own and the rules that fit it make together.
+
+    own: None if it has none. targets: its drives. classes: all that are named in these. last: its
+    last good policy; None if none is to be kept. metadata: whether its own policy counts.
+    """
+    layers = [Layer(OWN, own)] if own is not None else []
+    layers += fit.layers
+    speak = {layer.rule: layer.written for layer in fit.layers if layer.rule in fit.holds}
+    if metadata:
+        speak[OWN] = Written(class_name=OWN)  # it says what it says, of any drive
+    if last is not None and fit.leaves_alone is None:
+        layers += _kept(last, speak)
+    named = own.drives if own is not None else {}
+    sources: dict[str, str] = {}
+    others = _drive(layers, ANY, classes, sources)
+    drives = {}
+    for target in dict.fromkeys([*targets, *named]):
+        drive = _drive(layers, target, classes, sources)
+        if drive is not None and (drive != others or target in named):
+            drives[target] = drive
+    policy = DomainPolicy(
+        drives,
+        others,
+        _first(((layer.rule, layer.written.tenant) for layer in layers), "tenant", sources),
+        _vm(layers, sources),
+        _first(((layer.rule, layer.written.job_bps) for layer in layers), "job_bps", sources),
+        None if own is None else own.serial,
+    )
+    if own is None and policy == DomainPolicy({}):
+        return Composed(None, errors=fit.errors, named=frozenset())
+    now = {OWN} | {layer.rule for layer in fit.layers}
+    kept = {value: rule for value, rule in sources.items() if rule not in now}
+    return Composed(policy, sources, kept, fit.errors, frozenset(named))
+
+
+def _first(given: Iterable[tuple[str, T | None]], name: str, sources: dict[str, str]) -> T | None:
+    """Return the first value that is given, and note where it comes from."""
+    for rule, value in given:
+        if value is not None:
+            sources[name] = rule
+            return value
+    return None
+
+
+def _vm(layers: Iterable[Layer], sources: dict[str, str]) -> VmPolicy | None:
+    """Return the promise to all drives together. A limit brings its burst along."""
+    found: dict[str, object] = {}
+    for rule, written, _ in layers:
+        for names in (_RATE, ("reservation",)):
+            given = {name: written.vm[name] for name in names if name in written.vm}
+            if names[0] in given and names[0] not in found:
+                found |= given
+                sources |= dict.fromkeys(given, rule)
+    limit, reservation = found.get("limit"), found.get("reservation")
+    if isinstance(limit, int) and isinstance(reservation, int):
+        found["reservation"] = min(limit, reservation)
+    return vm_policy(found, "")
+
+
+def _drive(
+    layers: Iterable[Layer],
+    target: str,
+    classes: Mapping[str, DrivePolicy],
+    sources: dict[str, str],
+) -> DrivePolicy | None:
+    """Return a drive's policy, and note where it comes from; None if nothing gives it one."""
+    upper: list[tuple[str, Mapping[str, object]]] = []
+    policy, origin = None, dict[str, str]()
+    for rule, written, _ in layers:
+        drive = written.drives.get(target) or written.drives.get(ANY)
+        if drive is not None:
+            upper.append((rule, drive.given))
+        class_name = (drive and drive.class_name) or written.class_name
+        if class_name is not None:
+            policy = classes[class_name]
+            origin = dict.fromkeys(_differing(policy), rule)
+            break
+    if policy is None and not upper:
+        return None
+    policy = policy or DrivePolicy()
+    for rule, given in reversed(upper):
+        policy = override(policy, _fitting(given, policy.limit), target)
+        origin |= dict.fromkeys(given, rule)
+    sources |= {f"{target} {name}": rule for name, rule in origin.items()}
+    return policy
+
+
+def _fitting(given: Mapping[str, object], limit: int | None) -> Mapping[str, object]:
+    """Return what is given, with a reservation and a burst that fit the limit of another source."""
+    if "limit" in given:
+        return given
+    fitting = dict(given)
+    match given:
+        case {"reservation": int(reservation)} if limit is not None:
+            fitting["reservation"] = min(reservation, limit)
+    match given:
+        case {"burst": int(burst)}:
+            fitting["burst"] = None if limit is None else max(burst, limit)
+    return fitting
+
+
+def _kept(last: LastGood, speak: Mapping[str, Written]) -> Iterator[Layer]:
+    """Yield what the last good policy has of rules that say nothing of it any more, by rule.
+
+    speak: what those say that fit. One that has nothing for a drive says nothing of it.
+    """
+    policy = last.policy
+    of_rules: dict[str, list[str]] = {}
+    for value, rule in (last.sources or dict.fromkeys(given_values(policy), OWN)).items():
+        target, blank, _ = value.rpartition(" ")
+        says = speak.get(rule)
+        if says is None or (blank and says.class_name is None and target not in says.drives):
+            of_rules.setdefault(rule, []).append(value)
+    for rule, values in of_rules.items():
+        drives: dict[str, dict[str, object]] = {}
+        vm = {}
+        for value in values:
+            target, blank, name = value.rpartition(" ")
+            if blank and (drive := policy.drives.get(target, policy.default)) is not None:
+                drives.setdefault(target, {})[name] = getattr(drive, name)
+            elif policy.vm is not None and name in _VM:
+                vm[name] = getattr(policy.vm, name)
+        yield Layer(
+            rule,
+            Written(
+                {target: WrittenDrive(given) for target, given in drives.items()},
+                tenant=policy.tenant if "tenant" in values else None,
+                vm=vm,
+                job_bps=policy.job_bps if "job_bps" in values else None,
+            ),
+        )
+
+
+def subject_of(value: str) -> str:
+    """Return what a value is of, in words."""
+    target, blank, _ = value.rpartition(" ")
+    if blank:
+        return f"a policy of {target}" if target else "a policy of its drives"
+    words = {"tenant": "the tenant", "job_bps": "the rate of block jobs"}
+    return words.get(value, "the limit of the VM")
+
+
+def given_values(policy: DomainPolicy) -> Iterator[str]:
+    """Yield the names of the values that a policy has, but for those that are the default."""
+    if policy.tenant is not None:
+        yield "tenant"
+    if policy.job_bps is not None:
+        yield "job_bps"
+    if policy.vm is not None:
+        yield from _differing(policy.vm)
+    for target, drive in (*policy.drives.items(), (ANY, policy.default)):
+        if drive is not None:
+            yield from (f"{target} {name}" for name in _differing(drive))
+
+
+def _differing(promise: DrivePolicy | VmPolicy) -> Iterator[str]:
+    return (f.name for f in fields(promise) if getattr(promise, f.name) != f.default)

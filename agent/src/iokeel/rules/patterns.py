@@ -1,0 +1,104 @@
+"""What a rule asks of facts, and the names that it makes of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import cached_property
+
+from iokeel.errors import PolicyError
+from iokeel.libvirt_xml.schema import NAME
+from iokeel.words.quoting import shown
+
+_WILD = re.compile(r"[*?\[]")
+_FACT = re.compile(r"\{([^{}]*)\}")
+
+
+@dataclass(frozen=True)
+class Patterns:
+    """What a rule asks of a fact: it fits one of the patterns, and none of those after an `!`.
+
+    written: at least one, with the wildcards * ? [ab] (fnmatch). If all have an `!`, any other text
+    fits. A fact that isn't known fits nothing.
+    """
+
+    written: tuple[str, ...]
+
+    def fit(self, text: str | None) -> bool:
+        """Return whether a fact fits; None: it isn't known."""
+        if text is None:
+            return False
+        one_of, none_of = self._compiled
+        return (one_of is None or one_of.match(text) is not None) and (
+            none_of is None or none_of.match(text) is None
+        )
+
+    @property
+    def texts(self) -> tuple[str, ...] | None:
+        """The only texts that fit; None if there are others."""
+        wild = any(each.startswith("!") or _WILD.search(each) for each in self.written)
+        return None if wild else self.written
+
+    @property
+    def beginnings(self) -> tuple[str, ...]:
+        """What a text begins with that fits: one of these."""
+        one_of = [each for each in self.written if not each.startswith("!")]
+        return tuple(_WILD.split(each, maxsplit=1)[0] for each in one_of) or ("",)
+
+    def can_fit(self, texts: tuple[str, ...]) -> bool:
+        """Return whether one of these texts fits."""
+        return any(map(self.fit, texts))
+
+    @cached_property
+    def _compiled(self) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None]:
+        none_of = [each[1:] for each in self.written if each.startswith("!")]
+        return _any([each for each in self.written if not each.startswith("!")]), _any(none_of)
+
+
+def _any(patterns: list[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(translate, patterns))) if patterns else None
+
+
+When = Mapping[str, Patterns]
+
+
+def fits(when: When, facts: Mapping[str, str]) -> bool:
+    """Return whether all that is asked for fits."""
+    return all(patterns.fit(facts.get(fact)) for fact, patterns in when.items())
+
+
+def because(when: When, facts: Mapping[str, str]) -> str:
+    """Return why it fits, as a clause: nova.flavor is io1.large; "" if nothing is asked for."""
+    return " and ".join(f"{fact} is {shown(facts[fact])[1:-1]}" for fact in when)
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A name with facts in braces: {nova.project}."""
+
+    text: str
+
+    @property
+    def facts(self) -> list[str]:
+        """The facts that it is made of."""
+        return _FACT.findall(self.text)
+
+    def with_facts(self, text: str) -> str:
+        """Return the name with a text in place of each fact."""
+        return _FACT.sub(lambda _: text, self.text)
+
+    def name(self, facts: Mapping[str, str], where: str) -> str:
+        """Return the name for a guest. Raises PolicyError if it makes none."""
+        for fact in self.facts:
+            if fact not in facts:
+                mend = f"ask for it in the rule's when: {{{fact!r} = '*'}}"
+                raise PolicyError(
+                    where, f"{shown(self.text)} needs {fact}, which isn't known", mend
+                )
+        name = _FACT.sub(lambda found: facts[found[1]], self.text)
+        if not NAME.pattern.fullmatch(name):
+            what = f"{shown(self.text)} makes {shown(name)}, {NAME.what}"
+            raise PolicyError(where, what, NAME.mend)
+        return name
