@@ -43,9 +43,8 @@ def sources_of(config: Config, store: StateStore) -> list[Source]:
     if config.libvirt.enabled:
         from iokeel.hypervisors.libvirt.source import LibvirtSource
 
-        sources.append(
-            LibvirtSource(config.libvirt.uri, config.classes, store.policies, config.ceilings)
-        )
+        uri, ceilings = config.libvirt.uri, config.ceilings
+        sources.append(LibvirtSource(uri, config.classes, store.policies, ceilings, config.rules))
     return sources
 
 

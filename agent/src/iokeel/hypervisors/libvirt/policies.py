@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from iokeel.core.values.policy import (
     UNKNOWN,
@@ -23,18 +25,37 @@ from iokeel.libvirt_xml.policy import (
     check_serial,
     check_targets,
     check_throttled,
-    parse_policy,
     with_lowest,
+    written_policy,
 )
 from iokeel.libvirt_xml.schema import NAMESPACE
+from iokeel.libvirt_xml.written import Written
+from iokeel.rules.compose import Composed, compose, subject_of
+from iokeel.rules.facts import Facts, facts_of
+from iokeel.rules.rule import Fit, Rules
+from iokeel.words.quoting import few
 
 log = logging.getLogger(__name__)
+
+
+class Seen(NamedTuple):
+    """What the rules know of a domain, and make of it.
+
+    own: its own policy, as far as it counts; None if it has none. rules: those that this is by.
+    """
+
+    facts: Facts
+    fit: Fit
+    rules: Rules
+    own: Written | None = None
+    made: Composed = Composed(None)
 
 
 class Policies:
     """Reads domains' policies.
 
-    classes: those that a policy can name. ceilings: this host's. last_good: the last good policy of
+    classes: those that a policy can name. ceilings, rules: this host's. seen: what rules know of
+    each domain, by name. last_good: the last good policy of
     each domain that runs or is defined, by its UUID: a name may pass to another domain. One that an
     older version saved without a UUID is by name until its domain is read.
     """
@@ -47,6 +68,8 @@ class Policies:
     ) -> None:
         self.classes = classes
         self.ceilings: Sequence[Ceiling] = ()
+        self.rules = Rules()
+        self.seen: dict[str, Seen] = {}
         self._last_good = last_good
         self._news = news
 
@@ -59,6 +82,7 @@ class Policies:
 
         there: the UUIDs of those that do or are, by name.
         """
+        self.seen = {name: seen for name, seen in self.seen.items() if name in there}
         for gone in self.others(there):
             del self._last_good[gone]
 
@@ -68,7 +92,11 @@ class Policies:
         text: the domain's XML.
         """
         had = (xml.uuid or xml.name) in self._last_good
-        return had or NAMESPACE in text or ceiling_of(self.ceilings, xml.name) is not None
+        if had or NAMESPACE in text or ceiling_of(self.ceilings, xml.name) is not None:
+            return True
+        with suppress(PolicyError):
+            return bool(self.rules and self._fit(xml, text).layers)
+        return False
 
     def read(
         self, xml: DomainXml, text: str, last: VmInfo | None
@@ -78,34 +106,39 @@ class Policies:
         It is held to the host's ceiling. text: the domain's XML. last: the domain as last read. A
         fault is counted and logged unless that one had it too.
         """
-        where = f"domain {xml.name}"
+        where = _where(xml)
         ceiling = ceiling_of(self.ceilings, xml.name)
         bad: PolicyError | None = None
         key = xml.uuid or xml.name
         last_good = self._last_good.get(key) or self._of_older_version(xml.name)
         try:
-            policy = parse_policy(text, self.classes, where)
-            if last_good is not None:
-                check_serial(policy, last_good.policy, where)
+            made = self._composed(xml, text, last_good)
         except PolicyError as error:
             bad = error
-            if last_good is None:
+            if last_good is not None:
+                self._complain(bad, last, "; the last good policy stays")
+                made = _as_it_was(last_good, xml.targets)
+                self._last_good[key] = last_good._replace(uuid=xml.uuid)
+            elif (made := self._by_rules(xml, text)).policy is not None:
+                self._complain(bad, last, "; there is no last good one, so its rules alone count")
+            else:
                 self._complain(bad, last, "; there is no last good one, so its limits stay")
                 if ceiling is not None:  # drives that are new have no more
                     return PolicyInPart(ceiling.hold(None, None, where)[0]), bad
                 return UNKNOWN, bad
-            self._complain(bad, last, "; the last good policy stays")
-            policy = last_good.policy
+        policy = made.policy
         if policy is None:
             if last_good is not None:
                 self._last_good.pop(key, None)
-                log.info("%s: it has no policy any more", where)
+                log.info("%s: it has no policy any more%s", where, self._said_none(xml))
             return (None if ceiling is None else ceiling.hold(None, xml.targets, where)[0]), None
-        named = policy.drives.keys()
+        named = policy.drives.keys() if made.named is None else made.named
         if last_good is not None and named - set(xml.targets):
-            policy = _with_rest(policy, last_good.policy, xml.targets)
-        if last_good != (policy, xml.uuid):
-            self._last_good[key] = LastGood(policy, xml.uuid)
+            policy = _with_rest(policy, last_good.policy, xml.targets, named)
+        if bad is None:
+            bad = self._about_rules(made, where, last)
+            if last_good != (new := LastGood(policy, xml.uuid, made.sources)):
+                self._last_good[key] = new
         if ceiling is not None:
             may_have_more = xml.has_arguments or named - set(xml.targets)
             targets = None if may_have_more else xml.targets
@@ -131,6 +164,67 @@ class Policies:
             return policy, bad or error
         return policy, bad
 
+    def _fit(self, xml: DomainXml, text: str) -> Fit:
+        """Return the rules that fit a domain, as last seen if it is as it was.
+
+        Raises PolicyError.
+        """
+        facts, seen = facts_of(text, xml, where := _where(xml)), self.seen.get(xml.name)
+        if seen is None or seen.facts != facts or seen.rules is not self.rules:
+            fit = self.rules.fit(facts, self.classes, where)
+            seen = self.seen[xml.name] = Seen(facts, fit, self.rules)
+        return seen.fit
+
+    def _composed(self, xml: DomainXml, text: str, last: LastGood | None) -> Composed:
+        """Return a domain's policy, by its own and by the rules. Raises PolicyError."""
+        metadata, where = self.rules.metadata, _where(xml)
+        own = written_policy(text, where) if metadata else None
+        resolved = None if own is None else own.resolved(self.classes)
+        if last is not None and metadata:
+            check_serial(resolved, last.policy, where)
+        if not self.rules and (last is None or not last.sources):
+            return Composed(resolved)
+        fit = self._fit(xml, text)
+        made = compose(own, fit, xml.targets, self.classes, last, metadata=metadata)
+        self.seen[xml.name] = self.seen[xml.name]._replace(own=own, made=made)
+        if made.policy is None and fit.errors:
+            raise fit.errors[0]
+        return made
+
+    def _by_rules(self, xml: DomainXml, text: str) -> Composed:
+        """Return the policy of a domain whose own can't be read, by the rules alone."""
+        try:
+            made = compose(None, self._fit(xml, text), xml.targets, self.classes)
+        except PolicyError:
+            return Composed(None)
+        self.seen[xml.name] = self.seen[xml.name]._replace(own=None, made=made)
+        return made
+
+    def _said_none(self, xml: DomainXml) -> str:
+        """Return which rule says that a domain has no policy; "" if none does."""
+        seen = self.seen.get(xml.name)
+        rule = None if seen is None else seen.fit.leaves_alone
+        return "" if rule is None else f", because rule {rule} leaves it alone"
+
+    def _about_rules(self, made: Composed, where: str, last: VmInfo | None) -> PolicyError | None:
+        """Return what is wrong with what rules give a domain; None if nothing is."""
+        if made.errors:
+            for error in made.errors:
+                self._complain(error, last, "; the next rule counts")
+            return made.errors[0]
+        if not made.kept:
+            return None
+        rules = few(sorted({*made.kept.values()}))
+        values = [value for value in made.kept if not value.startswith(" ")] or made.kept
+        what = few(sorted({*map(subject_of, values)}))
+        error = PolicyError(
+            where,
+            f"no rule gives {what} any more, as rule {rules} did",
+            "see `iokeel rules explain`; let a rule give it, or lift it by one of policy = 'none'",
+        )
+        self._complain(error, last, "; it stays as it was last")
+        return error
+
     def _of_older_version(self, name: str) -> LastGood | None:
         """Take out a policy that was saved without a UUID."""
         last = self._last_good.get(name)
@@ -143,13 +237,29 @@ class Policies:
             log.error("%s%s", error, more)
 
 
+def _where(xml: DomainXml) -> str:
+    return f"domain {xml.name}"
+
+
+def _as_it_was(last: LastGood, targets: Collection[str]) -> Composed:
+    """Return a domain's last good policy. Rules name no drives but those that are there."""
+    if not last.sources:
+        return Composed(last.policy)
+    drives = {target: drive for target, drive in last.policy.drives.items() if target in targets}
+    return Composed(replace(last.policy, drives=drives), last.sources)
+
+
 def _with_rest(
-    policy: DomainPolicy, last_good: DomainPolicy, targets: Iterable[str]
+    policy: DomainPolicy,
+    last_good: DomainPolicy,
+    targets: Iterable[str],
+    named: Collection[str],
 ) -> DomainPolicy:
     """Return a policy that names drives that aren't there, with what the last one said of the rest.
 
     Any of these may be the drive that was meant. Their tenant and the promise to the VM stay, too,
-    if the policy gives no others. targets: those of the drives that are there.
+    if the policy gives no others. targets: those of the drives that are there. named: those that
+    the domain's own policy names; what rules say of others waits, too.
     """
     tenant, vm = policy.tenant or last_good.tenant, policy.vm or last_good.vm
     policy = replace(policy, tenant=tenant, vm=vm)
@@ -157,6 +267,6 @@ def _with_rest(
     rest = {
         target: drive
         for target, drive in had.items()
-        if drive is not None and drive != policy.for_others
+        if target not in named and drive is not None and drive != policy.for_others
     }
-    return replace(policy, drives={**rest, **policy.drives})
+    return replace(policy, drives={**policy.drives, **rest})

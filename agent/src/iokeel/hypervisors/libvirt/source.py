@@ -46,6 +46,7 @@ from iokeel.hypervisors.qemu.bounds import Budget
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.libvirt_xml.domain import Disk, DomainXml
+from iokeel.rules.rule import Rules
 from iokeel.words.log_lines import Sparing
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class LibvirtSource(SourceNews):
         classes: Mapping[str, DrivePolicy],
         policies: MutableMapping[str, LastGood],
         ceilings: Sequence[Ceiling] = (),
+        rules: Rules | None = None,
     ) -> None:
         """policies: the last good policy of each domain that runs or is defined, by its UUID."""
         super().__init__()
@@ -82,7 +84,7 @@ class LibvirtSource(SourceNews):
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
         self._budgets: dict[str, Budget] = {}  # of new hidden drives
-        self._policies.ceilings = ceilings
+        self._policies.ceilings, self._policies.rules = ceilings, rules or Rules()
         self._hidden = HiddenCounters(self._domains, self._calls)
         self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
         self._events = Events(
@@ -132,8 +134,9 @@ class LibvirtSource(SourceNews):
         return ()
 
     def configure(self, config: Config) -> None:
-        """Read all policies again, with the configuration's classes and ceilings."""
+        """Read all policies again, with the configuration's classes, ceilings and rules."""
         self._policies.classes, self._policies.ceilings = config.classes, config.ceilings
+        self._policies.rules = config.rules
         for name in self._domains:
             self.announce(name)
 
