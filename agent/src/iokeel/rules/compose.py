@@ -31,7 +31,6 @@ from iokeel.rules.rule import OWN, Fit, Layer
 #: Stands for a drive that the guest doesn't have yet.
 ANY = ""
 T = TypeVar("T")
-_VM = {field.name for field in fields(VmPolicy)}
 # A limit of all drives together and what belongs to it.
 _RATE = ("limit", "burst", "burst_seconds")
 
@@ -168,31 +167,57 @@ def _kept(last: LastGood, speak: Mapping[str, Written]) -> Iterator[Layer]:
 
     speak: what those say that fit. One that has nothing for a drive says nothing of it.
     """
-    policy = last.policy
     of_rules: dict[str, list[str]] = {}
-    for value, rule in (last.sources or dict.fromkeys(given_values(policy), OWN)).items():
+    for value, rule in _sources(last).items():
         target, blank, _ = value.rpartition(" ")
         says = speak.get(rule)
         if says is None or (blank and says.class_name is None and target not in says.drives):
             of_rules.setdefault(rule, []).append(value)
-    for rule, values in of_rules.items():
-        drives: dict[str, dict[str, object]] = {}
-        vm = {}
-        for value in values:
-            target, blank, name = value.rpartition(" ")
-            if blank and (drive := policy.drives.get(target, policy.default)) is not None:
-                drives.setdefault(target, {})[name] = getattr(drive, name)
-            elif policy.vm is not None and name in _VM:
-                vm[name] = getattr(policy.vm, name)
-        yield Layer(
-            rule,
-            Written(
-                {target: WrittenDrive(given) for target, given in drives.items()},
-                tenant=policy.tenant if "tenant" in values else None,
-                vm=vm,
-                job_bps=policy.job_bps if "job_bps" in values else None,
-            ),
-        )
+    return (Layer(rule, _written(last.policy, values)) for rule, values in of_rules.items())
+
+
+def last_of(last: LastGood, rule: str) -> Written:
+    """Return what the last good policy has of a rule, or of the domain's own."""
+    return _written(last.policy, [v for v, source in _sources(last).items() if source == rule])
+
+
+def with_rest_of(sources: Mapping[str, str], last: LastGood, named: Set[str]) -> Mapping[str, str]:
+    """Return sources of values, but the last ones of drives that a policy doesn't name.
+
+    So it is while the policy names drives that aren't there. Empty while there are no rules.
+    """
+    if not sources and not last.sources:
+        return sources
+    rest = {
+        value: rule
+        for value, rule in _sources(last).items()
+        if value.rpartition(" ")[0] not in named and value not in sources
+    }
+    return {**rest, **sources}
+
+
+def _sources(last: LastGood) -> Mapping[str, str]:
+    """Return the source of each value. Of a policy of before there were rules all is its own."""
+    return last.sources or dict.fromkeys(given_values(last.policy), OWN)
+
+
+def _written(policy: DomainPolicy, values: Iterable[str]) -> Written:
+    """Return some values of a policy as they could be written."""
+    drives: dict[str, dict[str, object]] = {}
+    vm = {}
+    tenant, job_bps = None, None
+    for value in values:
+        target, blank, name = value.rpartition(" ")
+        if blank and (drive := policy.drives.get(target, policy.default)) is not None:
+            drives.setdefault(target, {})[name] = getattr(drive, name)
+        elif name == "tenant":
+            tenant = policy.tenant
+        elif name == "job_bps":
+            job_bps = policy.job_bps
+        elif policy.vm is not None:
+            vm[name] = getattr(policy.vm, name)
+    written = {target: WrittenDrive(given) for target, given in drives.items()}
+    return Written(written, tenant=tenant, vm=vm, job_bps=job_bps, serial=policy.serial)
 
 
 def subject_of(value: str) -> str:

@@ -30,9 +30,9 @@ from iokeel.libvirt_xml.policy import (
 )
 from iokeel.libvirt_xml.schema import NAMESPACE
 from iokeel.libvirt_xml.written import Written
-from iokeel.rules.compose import Composed, compose, subject_of
+from iokeel.rules.compose import Composed, compose, last_of, subject_of, with_rest_of
 from iokeel.rules.facts import Facts, facts_of
-from iokeel.rules.rule import Fit, Rules
+from iokeel.rules.rule import OWN, Fit, Rules
 from iokeel.words.quoting import few
 
 log = logging.getLogger(__name__)
@@ -115,11 +115,10 @@ class Policies:
             made = self._composed(xml, text, last_good)
         except PolicyError as error:
             bad = error
+            made = self._by_rules(xml, text, last_good)
             if last_good is not None:
                 self._complain(bad, last, "; the last good policy stays")
-                made = _as_it_was(last_good, xml.targets)
-                self._last_good[key] = last_good._replace(uuid=xml.uuid)
-            elif (made := self._by_rules(xml, text)).policy is not None:
+            elif made.policy is not None:
                 self._complain(bad, last, "; there is no last good one, so its rules alone count")
             else:
                 self._complain(bad, last, "; there is no last good one, so its limits stay")
@@ -135,10 +134,10 @@ class Policies:
         named = policy.drives.keys() if made.named is None else made.named
         if last_good is not None and named - set(xml.targets):
             policy = _with_rest(policy, last_good.policy, xml.targets, named)
-        if bad is None:
-            bad = self._about_rules(made, where, last)
-            if last_good != (new := LastGood(policy, xml.uuid, made.sources)):
-                self._last_good[key] = new
+            made = made._replace(sources=with_rest_of(made.sources, last_good, named))
+        if last_good != (new := LastGood(policy, xml.uuid, made.sources)):
+            self._last_good[key] = new
+        bad = bad or self._about_rules(made, where, last)
         if ceiling is not None:
             may_have_more = xml.has_arguments or named - set(xml.targets)
             targets = None if may_have_more else xml.targets
@@ -187,17 +186,23 @@ class Policies:
         fit = self._fit(xml, text)
         made = compose(own, fit, xml.targets, self.classes, last, metadata=metadata)
         self.seen[xml.name] = self.seen[xml.name]._replace(own=own, made=made)
-        if made.policy is None and fit.errors:
+        if made.policy is None and fit.errors and fit.leaves_alone is None:
             raise fit.errors[0]
         return made
 
-    def _by_rules(self, xml: DomainXml, text: str) -> Composed:
-        """Return the policy of a domain whose own can't be read, by the rules alone."""
+    def _by_rules(self, xml: DomainXml, text: str, last: LastGood | None) -> Composed:
+        """Return the policy of a domain whose own can't be read: the last good one, and the rules.
+
+        If the rules can't tell either whether they fit, it is the last good one as it was.
+        """
+        own = None if last is None else last_of(last, OWN)
+        if last is not None and not self.rules and not last.sources:
+            return Composed(last.policy)
         try:
-            made = compose(None, self._fit(xml, text), xml.targets, self.classes)
+            made = compose(own, self._fit(xml, text), xml.targets, self.classes, last)
         except PolicyError:
-            return Composed(None)
-        self.seen[xml.name] = self.seen[xml.name]._replace(own=None, made=made)
+            return Composed(None) if last is None else Composed(last.policy, last.sources)
+        self.seen[xml.name] = self.seen[xml.name]._replace(own=own, made=made)
         return made
 
     def _said_none(self, xml: DomainXml) -> str:
@@ -239,14 +244,6 @@ class Policies:
 
 def _where(xml: DomainXml) -> str:
     return f"domain {xml.name}"
-
-
-def _as_it_was(last: LastGood, targets: Collection[str]) -> Composed:
-    """Return a domain's last good policy. Rules name no drives but those that are there."""
-    if not last.sources:
-        return Composed(last.policy)
-    drives = {target: drive for target, drive in last.policy.drives.items() if target in targets}
-    return Composed(replace(last.policy, drives=drives), last.sources)
 
 
 def _with_rest(
