@@ -18,7 +18,8 @@ from iokeel.words.units import rate, size
 
 NONE = "-"
 _NAMES = ("VM", "drive", "storage", "tenant", "host", "coordinator")
-_LEFT = (*_NAMES, "kind", "bound by")
+_TEXTS = ("rule", "asks for", "fact", "text", "decided by", "value", "is", "from", "new tenant")
+_LEFT = (*_NAMES, "kind", "bound by", *_TEXTS)
 T = TypeVar("T")
 Value: TypeAlias = float | str | None
 

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from iokeel.errors import ConnectionLost
-from iokeel.report.records import HistoryReport, Refusal, StorageReport, VmReport
+from iokeel.report.records import HistoryReport, Refusal, RulesReport, StorageReport, VmReport
 from iokeel.words.quoting import reason
 
 # An agent answers from memory, between two steps of its ticks. One that takes longer hangs.
@@ -25,6 +25,7 @@ _VMS = msgspec.json.Decoder(list[VmReport])
 _STORAGES = msgspec.json.Decoder(list[StorageReport])
 _STEPS = msgspec.json.Decoder(dict[str, list[str]])
 _HISTORY = msgspec.json.Decoder(HistoryReport)
+_RULES = msgspec.json.Decoder(RulesReport)
 _REFUSAL = msgspec.json.Decoder(Refusal)
 T = TypeVar("T")
 _Query: TypeAlias = Sequence[tuple[str, str]]
@@ -63,6 +64,11 @@ def history(
     if drive is not None:
         query += zip(("domain", "target"), drive, strict=True)
     return _ask(socket, "/v1/history", query, _HISTORY)
+
+
+def rules(socket: Path) -> RulesReport:
+    """Return the rules and the guests as rules see them. Raises IokeelError, ConnectionLost."""
+    return _ask(socket, "/v1/rules", [], _RULES)
 
 
 def _ask(socket: Path, path: str, query: _Query, kind: msgspec.json.Decoder[T]) -> T:

@@ -14,6 +14,7 @@ from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.policy import UNKNOWN, ToldPolicy
 from iokeel.errors import IokeelError
 from iokeel.host.process import Process
+from iokeel.rules.compose import ByRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class VmInfo:
     its QEMU; None if that isn't on this host, or isn't found. uuid: the same on each host that it
     migrates to; None if unknown. empty: the targets of drives without a medium, which keep limits
     that can't be read or set until there is one. from_libvirt: whether libvirt tells of it and has
-    its policy; if not, both are in the configuration.
+    its policy; if not, both are in the configuration. by_rules: what the rules make of it; None if
+    they know nothing of it.
     """
 
     name: str
@@ -55,6 +57,7 @@ class VmInfo:
     uuid: str | None = None
     empty: frozenset[str] = frozenset()
     from_libvirt: bool = True
+    by_rules: ByRules | None = None
 
 
 class SourceNews:

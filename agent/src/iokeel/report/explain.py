@@ -13,6 +13,7 @@ from iokeel.core.values.policy import DrivePolicy, VmPolicy
 from iokeel.core.values.state import Share
 from iokeel.report.records import BudgetInFleet, DriveReport, FleetSnapshot, ThrottleReport
 from iokeel.report.snapshot import Decision, Snapshot, StorageSnapshot, VmSnapshot
+from iokeel.rules.compose import because_of, has_own, rules_of_drive
 from iokeel.words.quoting import escaped, few
 from iokeel.words.units import duration, iops, percent, percent_kept, rate, size
 
@@ -31,7 +32,12 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     lines = []
     if vm.policy_error is not None:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
-    lines += [*_policy(decision), *_vm_policy(vm), *_rates(drive, decision), *_free(drive)]
+    lines += [
+        *_policy(decision, vm, drive.target),
+        *_vm_policy(vm),
+        *_rates(drive, decision),
+        *_free(drive),
+    ]
     lines += _zeroes(decision)
     lines += [*_shares(drive, decision, storage, vm.policy), *_vm_part(vm, decision)]
     lines += _fleet(snapshot.fleet, drive, decision)
@@ -48,15 +54,29 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     return [escaped(line) for line in lines]
 
 
-def _policy(decision: Decision) -> Iterator[str]:
-    policy = decision.policy
+def _policy(decision: Decision, vm: VmSnapshot, target: str) -> Iterator[str]:
+    policy, known = decision.policy, vm.by_rules
     if policy is None:
         yield "The drive has no policy."
+        if known is not None and known.fit.leaves_alone is not None:
+            yield f"Rule {known.fit.leaves_alone} leaves the guest alone."
         return
     promise = _promise(policy)
     if policy.separate_budgets:
         promise += "; reads and writes each have a budget of their own"
-    yield f"The policy gives {promise}."
+    rules = [] if known is None else rules_of_drive(known, target)
+    if known is None or not rules:
+        yield f"The policy gives {promise}."
+        return
+    its_own = has_own(known, target)
+    whose = f"rule{'s' if len(rules) > 1 else ''} {few(rules)}"
+    gives = "gives" if len(rules) == 1 and not its_own else "give"
+    both = f"Its own policy and {whose}" if its_own else f"R{whose[1:]}"
+    yield f"{both} {gives} {promise}{because_of(known, rules)}."
+    if gone := [rule for rule in rules if rule in known.made.kept.values()]:
+        fits = "doesn't" if len(gone) == 1 else "don't"
+        rule = "Rule" if len(gone) == 1 else "Rules"
+        yield f"{rule} {few(gone)} {fits} fit any more, and none gives what stays as it was."
 
 
 def _promise(policy: DrivePolicy | VmPolicy) -> str:
@@ -70,7 +90,9 @@ def _promise(policy: DrivePolicy | VmPolicy) -> str:
 
 def _vm_policy(vm: VmSnapshot) -> Iterator[str]:
     if vm.policy is not None:
-        yield f"All drives of {vm.report.domain} together have {_promise(vm.policy)}."
+        rule = vm.by_rules and vm.by_rules.made.sources.get("limit")
+        by = f" by rule {rule}" if rule else ""
+        yield f"All drives of {vm.report.domain} together have {_promise(vm.policy)}{by}."
     if vm.ceiling is not None:
         yield f"[ceilings.{vm.ceiling}] of this host's configuration holds it to that."
 

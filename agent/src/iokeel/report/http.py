@@ -44,6 +44,7 @@ from iokeel.report.records import (
     PolicyReport,
     Refusal,
 )
+from iokeel.report.rules import rules_report
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
 from iokeel.words.quoting import did_you_mean, reason, shown, shown_path
 
@@ -165,6 +166,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
         web.get("/v1/why", _why),
         web.get("/v1/history", _history),
         web.get("/v1/settings", _settings),
+        web.get("/v1/rules", _rules),
         web.post("/v1/policy", _policy),
         web.post("/v1/hook", _hook),
     ]
@@ -460,6 +462,11 @@ def _user_of(request: web.Request) -> int | None:
 
 async def _settings(request: web.Request) -> web.Response:
     return _json(settings_report(request.app[_API].config()))
+
+
+async def _rules(request: web.Request) -> web.Response:
+    api = request.app[_API]
+    return _json(rules_report(api.config().rules, api.take_snapshot()))
 
 
 async def _policy(request: web.Request) -> web.Response:

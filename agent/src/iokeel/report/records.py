@@ -75,7 +75,8 @@ class DriveReport(Struct, kw_only=True):
     limits_in_force: as last read from QEMU or libvirt, in QEMU's words; empty if nothing is
     limited. binding: the limits that the last interval used up, and the bounds of its VM's cgroup
     that held it, such as "cgroup wbps". errors: orders that failed; error:
-    that of the last one, if it failed.
+    that of the last one, if it failed. rule: the one that gives it its limit, or else something;
+    None if none gives it anything.
     """
 
     domain: str
@@ -124,6 +125,7 @@ class DriveReport(Struct, kw_only=True):
     discard_bytes: int | None = None
     discard_s: float | None = None
     large_wait_s: float | None = None
+    rule: str | None = None
 
 
 class StorageReport(Struct, kw_only=True):
@@ -322,6 +324,86 @@ class PolicyReport(Struct, kw_only=True):
     large_waits_s: dict[str, float] = {}
     long_waits: list[str] = []
     job_bps: int | None = None
+
+
+class RuleReport(Struct, kw_only=True):
+    """A rule: what it asks for, and what it gives, as it is written; templates are not filled in.
+
+    drives: how many tables of drives it has. leaves_alone: policy = "none".
+    """
+
+    name: str
+    when: dict[str, list[str]]
+    tenant: str | None = None
+    class_name: str | None = None
+    vm: dict[str, int] = {}
+    job_bps: int | None = None
+    drives: int = 0
+    leaves_alone: bool = False
+
+
+class ValueReport(Struct, kw_only=True):
+    """A value of a guest's policy, and where it comes from.
+
+    of: the drive; "" for one that isn't plugged in yet; None if it is of the whole guest. name: as
+    in a policy (burst-seconds). rule: None if it is from the domain's own policy. because: why the
+    rule fits; "" if it fits every guest. kept: no rule gives it any more, so it stays as it was.
+    """
+
+    of: str | None
+    name: str
+    value: str
+    rule: str | None
+    because: str = ""
+    kept: bool = False
+
+
+class GuestReport(Struct, kw_only=True):
+    """A guest as the rules see it.
+
+    facts: by name; drives: those of each drive by target. fits: the rules that fit, in their order.
+    values: its policy. errors: of what rules can't give it. promised: the promise in force to each
+    drive, None for none; vm: to all together. own: its own policy, as it is written.
+    """
+
+    domain: str
+    facts: dict[str, str]
+    drives: dict[str, dict[str, str]]
+    fits: list[str] = []
+    leaves_alone: str | None = None
+    values: list[ValueReport] = []
+    errors: list[str] = []
+    promised: dict[str, PromiseReport | None] = {}
+    vm: PromiseReport | None = None
+    tenant: str | None = None
+    own: dict[str, object] | None = None
+
+
+class RulesReport(Struct, kw_only=True):
+    """The rules that are in force, and the guests that they can be asked of.
+
+    unknown: the running guests of libvirt's whose facts can't be read.
+    """
+
+    rules: list[RuleReport]
+    guests: list[GuestReport]
+    unknown: list[str] = []
+
+
+class ChangeReport(Struct, kw_only=True):
+    """A promise that another configuration would change.
+
+    target: None for all drives of the VM together. loses_limit: it has a limit now, or its VM has,
+    and no source would give it one. Its last policy stays then, unless a rule leaves it alone.
+    """
+
+    domain: str
+    target: str | None
+    before: PromiseReport | None
+    after: PromiseReport | None
+    before_tenant: str | None = None
+    after_tenant: str | None = None
+    loses_limit: bool = False
 
 
 class BudgetInFleet(NamedTuple):

@@ -22,7 +22,7 @@ from iokeel.core.values.counters import NS_PER_S, DriveId, Mix, Rates, at_most_s
 from iokeel.core.values.curve import large_wait_s
 from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.observation import Reason
-from iokeel.core.values.policy import DrivePolicy, VmPolicy
+from iokeel.core.values.policy import DrivePolicy, ToldPolicy, VmPolicy
 from iokeel.core.values.state import (
     NEW,
     NOT_DIVIDED,
@@ -46,6 +46,7 @@ from iokeel.report.records import (
     ThrottleReport,
     VmReport,
 )
+from iokeel.rules.compose import ByRules, rules_of_drive
 
 
 class Decision(NamedTuple):
@@ -98,7 +99,8 @@ class VmSnapshot(NamedTuple):
     """A running VM: its record, and the error in its policy, if any.
 
     policy: the promise in force to all its drives together; None if there is none. cgroup: what is
-    known of its group. jobs: its block jobs. ceiling: the host's that changes its policy.
+    known of its group. jobs: its block jobs. told: its policy; None if it has none. by_rules: what
+    the rules make of it; None if they know nothing of it.
     """
 
     report: VmReport
@@ -106,7 +108,13 @@ class VmSnapshot(NamedTuple):
     policy_error: IokeelError | None
     cgroup: CgroupKnown = CgroupKnown()
     jobs: tuple[Followed, ...] = ()
-    ceiling: str | None = None
+    told: ToldPolicy | None = None
+    by_rules: ByRules | None = None
+
+    @property
+    def ceiling(self) -> str | None:
+        """The name of the host's ceiling that changes its policy."""
+        return self.told.ceiling if self.told else None
 
 
 class StorageSnapshot(NamedTuple):
@@ -272,8 +280,7 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         ],
     )
     jobs = tuple(known.jobs.get(vm.name, {}).values())
-    ceiling = vm.policy.ceiling if vm.policy else None
-    return VmSnapshot(report, policy, vm.policy_error, cgroup, jobs, ceiling)
+    return VmSnapshot(report, policy, vm.policy_error, cgroup, jobs, vm.policy, vm.by_rules)
 
 
 def _drive(
@@ -338,6 +345,7 @@ def _drive(
         discard_bytes=counted.discard_bytes if counted else None,
         discard_s=_seconds(counted.discard_time_ns) if counted else None,
         large_wait_s=_large_wait_s(state, known.state),
+        rule=next(iter(rules_of_drive(vm.by_rules, drive.target)), None) if vm.by_rules else None,
     )
 
 

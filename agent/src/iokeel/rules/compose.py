@@ -26,6 +26,7 @@ from iokeel.core.values.policy import (
 )
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.written import Written, WrittenDrive
+from iokeel.rules.facts import Facts
 from iokeel.rules.rule import OWN, Fit, Layer
 
 #: Stands for a drive that the guest doesn't have yet.
@@ -33,6 +34,7 @@ ANY = ""
 T = TypeVar("T")
 # A limit of all drives together and what belongs to it.
 _RATE = ("limit", "burst", "burst_seconds")
+_DRIVE = sorted((field.name for field in fields(DrivePolicy)), key=lambda name: name != "limit")
 
 
 class Composed(NamedTuple):
@@ -50,6 +52,18 @@ class Composed(NamedTuple):
     kept: Mapping[str, str] = MappingProxyType({})
     errors: tuple[PolicyError, ...] = ()
     named: Set[str] | None = None
+
+
+class ByRules(NamedTuple):
+    """What the rules know of a guest, and make of it.
+
+    own: its own policy, as far as it can be read and counts; None if it has none.
+    """
+
+    facts: Facts
+    fit: Fit = Fit()
+    own: Written | None = None
+    made: Composed = Composed(None)
 
 
 def compose(
@@ -244,3 +258,27 @@ def given_values(policy: DomainPolicy) -> Iterator[str]:
 
 def _differing(promise: DrivePolicy | VmPolicy) -> Iterator[str]:
     return (f.name for f in fields(promise) if getattr(promise, f.name) != f.default)
+
+
+def rules_of_drive(known: ByRules, target: str) -> list[str]:
+    """Return the rules that give a drive something, the one of its limit first."""
+    return [rule for rule in dict.fromkeys(_of(known, target)) if rule != OWN]
+
+
+def _of(known: ByRules, target: str) -> Iterator[str]:
+    """Yield the sources of a drive's values, that of its limit first."""
+    for name in _DRIVE:
+        if (rule := known.made.sources.get(f"{target} {name}")) is not None:
+            yield rule
+
+
+def has_own(known: ByRules, target: str) -> bool:
+    """Return whether the domain's own policy gives a drive something."""
+    return OWN in _of(known, target)
+
+
+def because_of(known: ByRules, rules: Iterable[str]) -> str:
+    """Return why rules give what they do, as a clause: because nova.flavor is io1.large."""
+    reasons = {layer.rule: layer.because for layer in known.fit.layers}
+    given = [reasons[rule] for rule in rules if reasons.get(rule)]
+    return f", because {' and '.join(dict.fromkeys(given))}" if given else ""

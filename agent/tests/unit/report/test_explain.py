@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from iokeel.config.load import parse
 from iokeel.core.decide import decide
 from iokeel.core.enforce.backstop import Io
 from iokeel.core.enforce.beneath import Beneath
@@ -23,14 +24,25 @@ from iokeel.core.values.counters import (
 )
 from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
 from iokeel.core.values.observation import DriveSeen, Observation, StorageSeen
-from iokeel.core.values.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.values.policy import (
+    BUILTIN_CLASSES,
+    DomainPolicy,
+    DrivePolicy,
+    LastGood,
+    TenantPolicy,
+    UnknownPolicy,
+    VmPolicy,
+)
 from iokeel.core.values.state import DriveState, State
 from iokeel.core.values.storage import StorageCounters, StoragePolicy
 from iokeel.errors import LimitsRejected, PolicyError
-from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.hypervisors.libvirt.policies import Policies
+from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
+from iokeel.libvirt_xml.domain import parse_domain
 from iokeel.report.explain import explain
 from iokeel.report.snapshot import CgroupKnown, Known, snapshot_of
 from testing.hypervisors.abilities import PATCHED, TODAYS
+from tests.unit.rules.platforms import UUID, nova
 
 VDA = DriveId("db1", "vda")
 UNKNOWN_CGROUP = CgroupKnown()
@@ -559,3 +571,45 @@ def test_that_a_drive_waits_for_others_to_make_room_is_told() -> None:
         told=r"It is to have (\d+) iops, once other drives' limits have made room for that\.",
     )  # fmt: skip
     assert len(told) == 1
+
+
+def by_rules(text: str, own: str = "", last: LastGood | None = None) -> list[str]:
+    """Return what is said of vda of a guest of flavor io1.large, by rules and its own policy."""
+    xml = nova().replace("<metadata>", f"<metadata>{own}")
+    policies = Policies(BUILTIN_CLASSES, {UUID: last} if last else {}, SourceNews())
+    policies.rules = parse(text.encode(), "agent.toml").rules
+    policy, error = policies.read(parse_domain(xml), xml, None)
+    known = policies.by_rules("instance-0000002a")
+    drive = policy.for_drive("vda") if policy else None
+    assert not isinstance(drive, UnknownPolicy)
+    vm = VmInfo("db1", {"vda": DriveInfo("vda")}, policy, error, by_rules=known)
+    snapshot = snapshot_of(Known(after(drive), {"db1": vm}, {}, {}, {}, {}, 0), ["db1"])
+    return explain(snapshot, VDA)
+
+
+IO1 = '[[rules]]\nname = "io1"\nwhen = {"nova.flavor" = "io1.*"}\nclass = "gold"\n'
+GIVES = "a limit of 10k iops, a burst of 20k iops for up to 60 s, and a reservation of 1000 iops"
+
+
+def test_the_rule_that_gives_a_policy_is_named_with_its_reason() -> None:
+    assert f"Rule io1 gives {GIVES}, because nova.flavor is io1.large." in by_rules(IO1)
+
+
+def test_each_source_of_a_policy_is_named() -> None:
+    own = "<i:policy xmlns:i='urn:iokeel:policy:1'><i:drive target='vda' limit='5'/></i:policy>"
+    said = by_rules(IO1, own)
+    assert any(
+        line.startswith("Its own policy and rule io1 give a limit of 5 iops") for line in said
+    )
+    two = '[[rules]]\nname = "slow"\n[[rules.drives]]\nlimit = 5\n' + IO1
+    said = by_rules(two)
+    assert any(line.startswith("Rules slow, io1 give a limit of 5 iops") for line in said)
+
+
+def test_a_rule_that_fits_no_more_and_one_that_leaves_alone_are_told() -> None:
+    last = LastGood(DomainPolicy({}, BUILTIN_CLASSES["gold"]), UUID, {" limit": "io1"})
+    assert "Rule io1 doesn't fit any more, and none gives what stays as it was." in by_rules(
+        '[[rules]]\nname = "none"\nwhen = {name = "x"}', last=last
+    )
+    said = by_rules('[[rules]]\nname = "free"\npolicy = "none"')
+    assert said[:2] == ["The drive has no policy.", "Rule free leaves the guest alone."]

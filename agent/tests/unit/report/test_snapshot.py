@@ -188,8 +188,8 @@ def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None
 def test_metrics_tell_a_drives_storage_tenant_and_mode() -> None:
     found = snapshot_of(known())
     assert samples(found, "iokeel_drive_info") == [
-        (("db1", "vda", "sda", "acme", "retune"), 1),
-        (("web1", "vdb", "sda", "", "retune"), 1),
+        (("db1", "vda", "sda", "acme", "retune", ""), 1),
+        (("web1", "vdb", "sda", "", "retune", ""), 1),
     ]
 
 

@@ -30,34 +30,35 @@ from iokeel.libvirt_xml.policy import (
 )
 from iokeel.libvirt_xml.schema import NAMESPACE
 from iokeel.libvirt_xml.written import Written
-from iokeel.rules.compose import Composed, compose, last_of, subject_of, with_rest_of
-from iokeel.rules.facts import Facts, facts_of
+from iokeel.rules.compose import (
+    ByRules,
+    Composed,
+    compose,
+    last_of,
+    subject_of,
+    with_rest_of,
+)
+from iokeel.rules.facts import facts_of
 from iokeel.rules.rule import OWN, Fit, Rules
 from iokeel.words.quoting import few
 
 log = logging.getLogger(__name__)
 
 
-class Seen(NamedTuple):
-    """What the rules know of a domain, and make of it.
+class _Seen(NamedTuple):
+    """What the rules know of a domain. digest: of its XML and drives. rules: this is by them."""
 
-    own: its own policy, as far as it counts; None if it has none. rules: those that this is by.
-    """
-
-    facts: Facts
-    fit: Fit
+    digest: int
     rules: Rules
-    own: Written | None = None
-    made: Composed = Composed(None)
+    by_rules: ByRules
 
 
 class Policies:
     """Reads domains' policies.
 
-    classes: those that a policy can name. ceilings, rules: this host's. seen: what rules know of
-    each domain, by name. last_good: the last good policy of
-    each domain that runs or is defined, by its UUID: a name may pass to another domain. One that an
-    older version saved without a UUID is by name until its domain is read.
+    classes: those that a policy can name. ceilings, rules: this host's. last_good: the last good
+    policy of each domain that runs or is defined, by its UUID: a name may pass to another domain.
+    One that an older version saved without a UUID is by name until its domain is read.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class Policies:
         self.classes = classes
         self.ceilings: Sequence[Ceiling] = ()
         self.rules = Rules()
-        self.seen: dict[str, Seen] = {}
+        self._seen: dict[str, _Seen] = {}
         self._last_good = last_good
         self._news = news
 
@@ -82,9 +83,14 @@ class Policies:
 
         there: the UUIDs of those that do or are, by name.
         """
-        self.seen = {name: seen for name, seen in self.seen.items() if name in there}
+        self._seen = {name: seen for name, seen in self._seen.items() if name in there}
         for gone in self.others(there):
             del self._last_good[gone]
+
+    def by_rules(self, name: str) -> ByRules | None:
+        """Return what the rules make of a domain; None if they know nothing of it."""
+        seen = self._seen.get(name)
+        return None if seen is None else seen.by_rules
 
     def may_have(self, xml: DomainXml, text: str) -> bool:
         """Return whether a domain may have a policy, had one, or is below a ceiling.
@@ -166,13 +172,22 @@ class Policies:
     def _fit(self, xml: DomainXml, text: str) -> Fit:
         """Return the rules that fit a domain, as last seen if it is as it was.
 
-        Raises PolicyError.
+        Raises PolicyError; then no facts are known.
         """
-        facts, seen = facts_of(text, xml, where := _where(xml)), self.seen.get(xml.name)
-        if seen is None or seen.facts != facts or seen.rules is not self.rules:
-            fit = self.rules.fit(facts, self.classes, where)
-            seen = self.seen[xml.name] = Seen(facts, fit, self.rules)
-        return seen.fit
+        digest, seen = hash((text, xml.targets)), self._seen.get(xml.name)
+        if seen is None or seen.digest != digest or seen.rules is not self.rules:
+            known = seen is not None and seen.digest == digest
+            self._seen.pop(xml.name, None)
+            facts = seen.by_rules.facts if seen and known else facts_of(text, xml, _where(xml))
+            fit = self.rules.fit(facts, self.classes, _where(xml))
+            seen = self._seen[xml.name] = _Seen(digest, self.rules, ByRules(facts, fit))
+        return seen.by_rules.fit
+
+    def _note(self, name: str, own: Written | None, made: Composed) -> Composed:
+        """Note what the rules make of a domain that they know, and return it."""
+        seen = self._seen[name]
+        self._seen[name] = seen._replace(by_rules=seen.by_rules._replace(own=own, made=made))
+        return made
 
     def _composed(self, xml: DomainXml, text: str, last: LastGood | None) -> Composed:
         """Return a domain's policy, by its own and by the rules. Raises PolicyError."""
@@ -182,10 +197,13 @@ class Policies:
         if last is not None and metadata:
             check_serial(resolved, last.policy, where)
         if not self.rules and (last is None or not last.sources):
+            with suppress(PolicyError):  # `iokeel rules diff` asks what rules would make of it
+                self._fit(xml, text)
+                self._note(xml.name, own, Composed(resolved))
             return Composed(resolved)
         fit = self._fit(xml, text)
         made = compose(own, fit, xml.targets, self.classes, last, metadata=metadata)
-        self.seen[xml.name] = self.seen[xml.name]._replace(own=own, made=made)
+        self._note(xml.name, own, made)
         if made.policy is None and fit.errors and fit.leaves_alone is None:
             raise fit.errors[0]
         return made
@@ -195,20 +213,19 @@ class Policies:
 
         If the rules can't tell either whether they fit, it is the last good one as it was.
         """
+        if not self.rules and (last is None or not last.sources):
+            return Composed(None if last is None else last.policy)
         own = None if last is None else last_of(last, OWN)
-        if last is not None and not self.rules and not last.sources:
-            return Composed(last.policy)
         try:
             made = compose(own, self._fit(xml, text), xml.targets, self.classes, last)
         except PolicyError:
             return Composed(None) if last is None else Composed(last.policy, last.sources)
-        self.seen[xml.name] = self.seen[xml.name]._replace(own=own, made=made)
-        return made
+        return self._note(xml.name, own, made)
 
     def _said_none(self, xml: DomainXml) -> str:
         """Return which rule says that a domain has no policy; "" if none does."""
-        seen = self.seen.get(xml.name)
-        rule = None if seen is None else seen.fit.leaves_alone
+        by_rules = self.by_rules(xml.name)
+        rule = None if by_rules is None else by_rules.fit.leaves_alone
         return "" if rule is None else f", because rule {rule} leaves it alone"
 
     def _about_rules(self, made: Composed, where: str, last: VmInfo | None) -> PolicyError | None:

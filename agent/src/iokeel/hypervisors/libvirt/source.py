@@ -381,7 +381,8 @@ class LibvirtSource(SourceNews):
             )
             for disk in xml.drives
         }
-        info = VmInfo(name, drives, policy, policy_error, process, xml.uuid)
+        by_rules = self._policies.by_rules(name)
+        info = VmInfo(name, drives, policy, policy_error, process, xml.uuid, by_rules=by_rules)
         was_hidden, xml = xml.hidden, xml.with_hidden(hidden)
         self._note(Domain(xml, info, number, abilities, refused), before)
         if self._limits.changes(name) != changes or hidden != was_hidden:

@@ -44,7 +44,8 @@ def _errors(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _info(snapshot: Snapshot) -> Iterator[Sample]:
     for name, drive in snapshot.drives.items():
-        yield (*name, drive.storage or "", drive.tenant or "", drive.mode or ""), 1
+        more = (drive.storage, drive.tenant, drive.mode, drive.rule)
+        yield (*name, *(text or "" for text in more)), 1
 
 
 def _refused(fleet: FleetSnapshot) -> int:
@@ -294,8 +295,9 @@ METRICS = (
             "iokeel_drive_info",
             Kind.GAUGE,
             "always 1",
-            "1 for each drive: its storage, its tenant and how it is held, to join others with.",
-            (*DRIVE_LABELS, "storage", "tenant", "mode"),
+            "1 for each drive: its storage, its tenant, how it is held, and the rule that gives its"
+            " limit, to join others with.",
+            (*DRIVE_LABELS, "storage", "tenant", "mode", "rule"),
         ),
         _info,
     ),
