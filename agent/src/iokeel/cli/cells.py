@@ -18,8 +18,7 @@ from iokeel.words.units import rate, size
 
 NONE = "-"
 _NAMES = ("VM", "drive", "storage", "tenant", "host", "coordinator")
-_TEXTS = ("rule", "asks for", "fact", "text", "decided by", "value", "is", "from", "new tenant")
-_LEFT = (*_NAMES, "kind", "bound by", *_TEXTS)
+_LEFT = (*_NAMES, "kind", "bound by", "rule", "asks for")
 T = TypeVar("T")
 Value: TypeAlias = float | str | None
 

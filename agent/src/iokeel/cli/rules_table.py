@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
 from iokeel.report.records import (
     ChangeReport,
@@ -16,7 +18,7 @@ from iokeel.report.records import (
 from iokeel.rules.known import who_controls
 from iokeel.words.quoting import escaped
 
-_LAYOUTS = layouts()
+_LAYOUTS = layouts("asks for")
 
 
 def rules_table(report: RulesReport) -> PlainTable:
@@ -47,25 +49,19 @@ def _asks(rule: RuleReport) -> str:
     return escaped(", ".join(asked)) or "every guest"
 
 
-def facts_table(guest: GuestReport) -> PlainTable:
-    """Return a row for each fact of a guest and of its drives, with who controls it."""
+def facts_lines(guest: GuestReport) -> list[str]:
+    """Return a line for each fact of a guest and of its drives, with who controls it."""
     facts = [("", name, text) for name, text in guest.facts.items()]
     for target, texts in guest.drives.items():
         facts += [(target, name, text) for name, text in texts.items()]
-    rows = [
-        (name_cell(target), name_cell(name), name_cell(text), who_controls(name) or NONE)
-        for target, name, text in facts
-    ]
-    return PlainTable(("drive", "fact", "text", "decided by"), rows, _LAYOUTS)
+    rows = [(target, name, text, who_controls(name) or NONE) for target, name, text in facts]
+    return _lines([("drive", "fact", "text", "decided by"), *rows])
 
 
-def values_table(guest: GuestReport) -> PlainTable:
-    """Return a row for each value of a guest's policy, with where it comes from."""
-    rows = [
-        (name_cell(value.of or ""), value.name, value.value, source_words(value))
-        for value in guest.values
-    ]
-    return PlainTable(("drive", "value", "is", "from"), rows, _LAYOUTS)
+def values_lines(guest: GuestReport) -> list[str]:
+    """Return a line for each value of a guest's policy, with where it comes from."""
+    rows = [(v.of or "", v.name, v.value, source_words(v)) for v in guest.values]
+    return _lines([("drive", "value", "is", "from"), *rows])
 
 
 def source_words(value: ValueReport) -> str:
@@ -77,28 +73,37 @@ def source_words(value: ValueReport) -> str:
     return f"rule {value.rule}{f', because {value.because}' if value.because else ''}"
 
 
-def changes_table(changes: Sequence[ChangeReport]) -> PlainTable:
-    """Return a row for each drive whose promise would change, or VM by all drives together."""
+def changes_lines(changes: Sequence[ChangeReport]) -> list[str]:
+    """Return a line for each drive whose promise would change, or VM by all drives together."""
     rows = [
         (
-            name_cell(change.domain),
-            name_cell(change.target or "all drives"),
-            *_promise(change.before, change.before_tenant),
-            *_promise(change.after, change.after_tenant),
+            f"{change.domain}/{change.target}"
+            if change.target
+            else f"{change.domain} (all drives)",
+            _promise(change.before, change.before_tenant),
+            "->",
+            _promise(change.after, change.after_tenant),
             "loses its limit" if change.loses_limit else "",
         )
         for change in changes
     ]
-    headings = ("VM", "drive", "limit", "burst", "reserv.", "tenant", "new limit", "new burst")
-    return PlainTable((*headings, "new reserv.", "new tenant", ""), rows, layouts())
+    return _lines([("drive", "now", "", "then", ""), *rows])
 
 
-def _promise(promise: PromiseReport | None, tenant: str | None) -> tuple[str, str, str, str]:
-    if promise is None:
-        return NONE, NONE, NONE, name_cell(tenant or NONE)
-    return (
-        rate_cell(promise.limit_iops),
-        rate_cell(promise.burst_iops),
-        rate_cell(promise.reservation_iops),
-        name_cell(tenant or NONE),
-    )
+def _promise(promise: PromiseReport | None, tenant: str | None) -> str:
+    said = [] if tenant is None else [f"tenant {tenant}"]
+    for name, value in {} if promise is None else msgspec.structs.asdict(promise).items():
+        if value and (name != "burst_seconds" or (promise and promise.burst_iops)):
+            name = name.removesuffix("_iops").replace("_", "-")
+            said.append(f"{name} {value}" if value is not True else "budget separate")
+    return ", ".join(said) or "nothing"
+
+
+def _lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows of cells as lines. None is cut, so that texts can be searched for."""
+    shown = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    ]

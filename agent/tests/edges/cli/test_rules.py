@@ -173,19 +173,24 @@ async def test_what_a_file_changes_is_shown_before_and_after(host: Host, tmp_pat
     text = RULES.replace("gold", "silver").replace("12000", "9000")
     done = await changed(host, tmp_path, text)
     assert (done.status, done.err) == (0, "")
-    assert [[*row[:3], row[6]] for row in rows(done.out)[1:]] == [
-        ["instance-0000002a", "all drives", "12k", "9000"],
-        ["instance-0000002a", "vda", "10k", "4000"],
-        ["instance-0000002a", "vdb", "10k", "4000"],
+    tenant, gold = "tenant acme, ", "reservation 1000, limit 10000, burst 20000, burst-seconds 60"
+    silver = "limit 4000, burst 8000, burst-seconds 60, weight 100"
+    assert rows(done.out) == [
+        ["drive", "now", "then"],
+        ["instance-0000002a (all drives)", f"{tenant}limit 12000", "->", f"{tenant}limit 9000"],
+        *(
+            [f"instance-0000002a/{target}", f"{tenant}{gold}, weight 200", "->", tenant + silver]
+            for target in ("vda", "vdb")
+        ),
     ]
 
 
 @pytest.mark.parametrize(
     ("text", "lost"),
     [
-        ("", ["instance-0000002a vda", "instance-0000002a vdb"]),
-        ('[[rules]]\nname = "none"\npolicy = "none"', ["instance-0000002a vda"]),
-        ("[policy]\nmetadata = false" + RULES, ["db1 vda"]),
+        ("", ["instance-0000002a/vda", "instance-0000002a/vdb"]),
+        ('[[rules]]\nname = "none"\npolicy = "none"', ["instance-0000002a/vda"]),
+        ("[policy]\nmetadata = false" + RULES, ["db1/vda"]),
     ],
 )
 async def test_a_file_that_lifts_a_limit_is_a_failure(
@@ -195,10 +200,10 @@ async def test_a_file_that_lifts_a_limit_is_a_failure(
     done = await changed(host, tmp_path, text)
     assert done.status == 1
     assert "no limit any more; add a rule that gives one" in done.complaint
-    found = [f"{row[0]} {row[1]}" for row in rows(done.out) if row[-1] == "loses its limit"]
+    found = [row[0] for row in rows(done.out) if row[-1] == "loses its limit"]
     assert {*lost} <= {*found}
     json_lines = json.loads((await changed(host, tmp_path, text, "--json")).out)
-    assert [f"{c['domain']} {c['target']}" for c in json_lines if c["loses_limit"]] == found
+    assert [f"{c['domain']}/{c['target']}" for c in json_lines if c["loses_limit"]] == found
 
 
 async def test_a_host_without_rules_is_told_what_the_first_ones_would_do(
@@ -207,10 +212,10 @@ async def test_a_host_without_rules_is_told_what_the_first_ones_would_do(
     host.config = Config()
     done = await changed(host, tmp_path, RULES)
     assert done.status == 0
-    assert [row[:2] for row in rows(done.out)[1:]] == [
-        ["instance-0000002a", "all drives"],
-        ["instance-0000002a", "vda"],
-        ["instance-0000002a", "vdb"],
+    assert [row[0] for row in rows(done.out)[1:]] == [
+        "instance-0000002a (all drives)",
+        "instance-0000002a/vda",
+        "instance-0000002a/vdb",
     ]
 
 
@@ -227,7 +232,8 @@ async def test_a_bad_file_and_a_template_that_makes_no_name_are_told(
 
 async def test_a_ceiling_of_the_file_counts(host: Host, tmp_path: Path) -> None:
     done = await changed(host, tmp_path, f"[ceilings.all]\nlimit = 30\n{RULES}")
-    assert ["db1", "vda", "50", "30"] in [[*row[:3], row[6]] for row in rows(done.out)[1:]]
+    assert "db1/vda                         limit 50, weight 100" in done.out
+    assert "limit 30, weight 100" in done.out
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import typer
 from iokeel.cli import client
 from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, vm_names
 from iokeel.cli.output import complain, say, say_json
-from iokeel.cli.rules_table import changes_table, facts_table, rules_table, values_table
+from iokeel.cli.rules_table import changes_lines, facts_lines, rules_table, values_lines
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
@@ -81,10 +81,9 @@ def explain(
     if as_json:
         say_json(msgspec.to_builtins(found))
         return
-    out.print(facts_table(found))
-    say("")
+    say(*facts_lines(found), "")
     if found.values:
-        out.print(values_table(found))
+        say(*values_lines(found))
     elif found.leaves_alone is not None:
         say(f"Rule {found.leaves_alone} leaves it alone.")
     else:
@@ -111,7 +110,7 @@ def diff(
     if as_json:
         say_json(msgspec.to_builtins(changes))
     elif changes:
-        out.print(changes_table(changes))
+        say(*changes_lines(changes))
     else:
         say("No promise would change.")
     for line in bad[:_MOST_LINES]:

@@ -1,0 +1,154 @@
+"""Guests as a cloud makes them, held by rules: their domains say nothing of iokeel."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import PIPE
+
+import pytest
+
+from iokeel.core.values.policy import BUILTIN_CLASSES
+from testing.agents import HostAgent
+from testing.hypervisors.iotune import highest_rate
+from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk
+from testing.lab.guests.vm import Vm
+from testing.lab.host import Host
+from testing.lab.image import image
+from testing.waiting import eventually
+from tests.system.rig import blkdeviotune, set_metadata
+
+pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
+
+RULES = """
+[[rules]]
+name = "io1"
+when = {"nova.flavor" = "io1.*"}
+tenant = "{nova.project}"
+class = "silver"
+"""
+REST = '[[rules]]\nname = "rest"\nclass = "bronze"\n'
+UUID = "4c3b2f0a-9f0e-4a5e-8d54-0c1d2e3f4a5b"
+SILVER, BRONZE = (BUILTIN_CLASSES[name].limit or 0 for name in ("silver", "bronze"))
+# Limits of any request size that hold a drive before it did any I/O, and QEMU's own tolerance.
+LEAST, MOST = 0.8, 1.2
+START_S = 2.0  # from the start of a guest until it is held
+
+
+@pytest.fixture(scope="module")
+def disk(host: Host) -> Path:
+    return make_disk(host.dir / "disk.raw", 16)
+
+
+@pytest.fixture
+def cloud(host: Host, disk: Path) -> Iterator[Cloud]:
+    made = Cloud(host, disk)
+    yield made
+    made.gone()
+
+
+class Cloud:
+    """Defines a server's domain anew at each start, as Nova does."""
+
+    def __init__(self, host: Host, disk: Path) -> None:
+        self.host, self.disk, self.vm = host, disk, Vm(host, "server")
+
+    def start(self, flavor: str | None) -> None:
+        """Define and start the server. flavor: None for a domain without any metadata."""
+        self.gone()
+        nova = f"""<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
+          <nova:name>web-1</nova:name><nova:flavor name="{flavor}" id="1"/>
+          <nova:owner><nova:user uuid="u">alice</nova:user>
+            <nova:project uuid="1f6f1a3e2d7b4a0f9c55bb5e8d2a7f10">acme</nova:project></nova:owner>
+        </nova:instance>"""
+        drives = [DiskSpec("vda", self.disk)]
+        policy = None if flavor is None else nova
+        xml = domain_xml("server", drives, image=image(), folder=self.host.dir, policy=policy)
+        self.vm.define(xml.replace("</name>", f"</name><uuid>{UUID}</uuid>", 1))
+        self.vm.launch()
+        self.started = time.monotonic()
+
+    def gone(self) -> None:
+        if "server" in self.host.virsh("list", "--all", "--name").split():
+            self.vm.destroy()
+            self.host.virsh("undefine", "server")
+
+    @property
+    def rate(self) -> float:
+        return highest_rate(blkdeviotune(self.host, "server"))
+
+    def is_held(self, limit: int) -> Callable[[], bool]:
+        return lambda: LEAST * limit <= self.rate <= MOST * limit
+
+    def in_time(self, limit: int) -> None:
+        """Wait until the server is held to a limit, which is soon after its start."""
+        eventually(self.is_held(limit))
+        took_s = time.monotonic() - self.started
+        print(f"held to {limit} after {took_s:.2f} s")
+        assert took_s < START_S
+
+
+def rules(agent: HostAgent, *words: str | Path) -> tuple[int, str]:
+    """Return the exit status of `iokeel rules`, and what it prints."""
+    command = [*agent.command, "rules", *words, "--socket", str(agent.socket)]
+    with agent.popen(command, stdout=PIPE, stderr=PIPE) as process:
+        out, _ = process.communicate(timeout=60)
+    return process.returncode, out
+
+
+def test_a_server_is_held_to_its_flavors_class_from_each_start_on(host: Host, cloud: Cloud) -> None:
+    """Five lines of rules, and no word of iokeel in the domain."""
+    with HostAgent(host, RULES + REST) as agent:
+        cloud.start("io1.large")
+        cloud.in_time(SILVER)
+        assert "Rule io1 gives a limit of 4000 iops" in agent.why("server")
+        assert "because nova.flavor is io1.large" in agent.why("server")
+        assert agent.drive("server")["tenant"] == "1f6f1a3e2d7b4a0f9c55bb5e8d2a7f10"
+        assert agent.drive("server")["rule"] == "io1"
+
+        # A policy by hand comes first, and is lost at the next start, as Nova makes the XML anew.
+        set_metadata(host, "server", '<policy><drive target="vda" limit="500"/></policy>')
+        eventually(cloud.is_held(500))
+        assert "Its own policy and rule io1 give a limit of 500" in agent.why("server")
+        cloud.start("io1.large")  # a hard reboot
+        cloud.in_time(SILVER)
+        cloud.start("m1.small")  # a resize
+        cloud.in_time(BRONZE)
+
+        status, out = rules(agent, "--json")
+        listed = json.loads(out)
+        assert status == 0
+        assert [guest["fits"] for guest in listed["guests"]] == [["rest"]]
+
+
+def test_an_xml_without_any_policy_lifts_nothing(host: Host, cloud: Cloud) -> None:
+    """Not even if it says nothing of the platform any more, and the agent starts anew."""
+    with HostAgent(host, RULES) as agent:
+        cloud.start("io1.large")
+        cloud.in_time(SILVER)
+        cloud.start(None)
+        cloud.in_time(SILVER)
+        assert agent.says("no rule gives a policy of vda, the tenant any more, as rule io1 did")
+        assert agent.metrics()['iokeel_domain_policy_valid{domain="server"}'] == 0
+        agent.stop()
+        cloud.start(None)
+        agent.start()
+        eventually(cloud.is_held(SILVER))
+
+        # The rules go from the file, which diff says before, and nothing is lifted.
+        new = host.dir / "new.toml"
+        new.write_text(agent.config.read_text().replace(RULES, ""))
+        status, out = rules(agent, "diff", new)
+        assert status == 1
+        assert "loses its limit" in out
+        agent.config.write_text(new.read_text())
+        agent.send(signal.SIGHUP)
+        eventually(lambda: agent.says("the configuration was read again"))
+        time.sleep(3)
+        assert cloud.is_held(SILVER)()
+        agent.config.write_text(new.read_text() + '[[rules]]\nname = "a"\npolicy = "none"\n')
+        agent.send(signal.SIGHUP)
+        eventually(lambda: blkdeviotune(host, "server") == {})
