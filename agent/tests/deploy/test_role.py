@@ -35,6 +35,8 @@ TABLES = (
     "storage",
     "cgroup",
     "jobs",
+    "policy",
+    "rules",
 )
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,3 +179,16 @@ def test_what_tenants_call_their_things_is_theirs() -> None:
     assert {name for name, who in VM_FACTS.items() if who == TENANT} == named
     assert who_controls("nova.extra.") is None
     assert who_controls("nova.flavour") is None
+
+
+def test_the_documentation_has_each_fact_with_who_decides_on_it() -> None:
+    page = (Path(__file__).parents[4] / "docs/configuration.md").read_text()
+    told = {
+        fact: row[1]
+        for row in re.findall(r"^\| (.*) \| .* \| (platform|tenant) \|$", page, re.MULTILINE)
+        for fact in re.findall(r"`([a-z.]+(?:KEY)?)`", row[0])
+    }
+    assert told == {
+        f"{name}KEY" if name.endswith(".") else name: who
+        for name, who in (VM_FACTS | DRIVE_FACTS).items()
+    }
