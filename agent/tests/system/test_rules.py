@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from subprocess import PIPE
 
@@ -56,15 +56,18 @@ class Cloud:
     def __init__(self, host: Host, disk: Path) -> None:
         self.host, self.disk, self.vm = host, disk, Vm(host, "server")
 
-    def start(self, flavor: str | None) -> None:
-        """Define and start the server. flavor: None for a domain without any metadata."""
+    def start(self, flavor: str | None, iotune: Mapping[str, int] | None = None) -> None:
+        """Define and start the server.
+
+        flavor: None for a domain without any metadata. iotune: the limits that are sold with it.
+        """
         self.gone()
         nova = f"""<nova:instance xmlns:nova="http://openstack.org/xmlns/libvirt/nova/1.1">
           <nova:name>web-1</nova:name><nova:flavor name="{flavor}" id="1"/>
           <nova:owner><nova:user uuid="u">alice</nova:user>
             <nova:project uuid="1f6f1a3e2d7b4a0f9c55bb5e8d2a7f10">acme</nova:project></nova:owner>
         </nova:instance>"""
-        drives = [DiskSpec("vda", self.disk)]
+        drives = [DiskSpec("vda", self.disk, iotune)]
         policy = None if flavor is None else nova
         xml = domain_xml("server", drives, image=image(), folder=self.host.dir, policy=policy)
         self.vm.define(xml.replace("</name>", f"</name><uuid>{UUID}</uuid>", 1))
@@ -152,3 +155,36 @@ def test_an_xml_without_any_policy_lifts_nothing(host: Host, cloud: Cloud) -> No
         agent.config.write_text(new.read_text() + '[[rules]]\nname = "a"\npolicy = "none"\n')
         agent.send(signal.SIGHUP)
         eventually(lambda: blkdeviotune(host, "server") == {})
+
+
+SOLD = """
+[[rules]]
+name = "sold"
+[[rules.drives]]
+limit = "platform"
+burst = "platform"
+"""
+
+
+def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cloud: Cloud) -> None:
+    with HostAgent(host, SOLD) as agent:
+        cloud.start("io1.large", iotune={"total_iops_sec": 700})
+        cloud.in_time(700)
+        assert "size_iops_sec" in blkdeviotune(host, "server"), "it is normalized"
+        found = host.virsh("metadata", "server", "--uri", "urn:iokeel:found:1")
+        assert found.split() == ["<found>", "<drive", 'target="vda"', 'total_iops_sec="700"/>',
+                                 "</found>"]  # fmt: skip
+
+        # Neither a restart of the agent nor a restore takes the agent's limits for the platform's.
+        agent.stop(signal.SIGKILL)
+        agent.start()
+        with cloud.vm.saved():
+            pass
+        eventually(lambda: agent.drive("server")["limit_iops"] == 700)
+        assert 'total_iops_sec="700"' in host.virsh("dumpxml", "server")
+
+        cloud.start("io1.large", iotune={"total_iops_sec": 300})  # another offering
+        cloud.in_time(300)
+        cloud.start("io1.large")  # one without a limit
+        eventually(lambda: blkdeviotune(host, "server") == {})
+        assert agent.metrics()['iokeel_domain_policy_valid{domain="server"}'] == 1

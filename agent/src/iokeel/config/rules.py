@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from typing import Any
 
 from iokeel.config.settings import Config
-from iokeel.config.tables import Root, RuleDriveTable, RuleTable
+from iokeel.config.tables import PLATFORM, Root, RuleDriveTable, RuleTable
 from iokeel.core.values.policy import DrivePolicy, VmPolicy, checked_job_bps, override, vm_policy
 from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME
@@ -77,19 +78,24 @@ class _Reader:
 
     def _drive(self, table: RuleDriveTable, number: int, class_name: str | None) -> DriveRule:
         where = f"{self._where}, [[rules.drives]] {number}"
-        given = {
+        written = {
             name: getattr(table, name)
             for name in sorted(table.model_fields_set - {"when", "class_", "budget"})
         }
+        sold = tuple(name for name, value in written.items() if value == PLATFORM)
+        if sold == ("burst",):
+            raise ConfigError(where, f"burst is {PLATFORM}, and limit isn't", "let both be it")
+        given: dict[str, Any] = {n: value for n, value in written.items() if n not in sold}
         if table.budget is not None:
             given["separate_budgets"] = table.budget == "separate"
         # A burst without a limit is for that of the class.
-        has_class = table.class_ is not None or class_name is not None
+        has_class = table.class_ is not None or class_name is not None or bool(sold)
         override(DrivePolicy(limit=given.get("burst") if has_class else None), given, where, str)
         return DriveRule(
             self._when(table.when, where, of_drive=True),
             given,
             self._class(table.class_, f"{where} class", of_drive=True),
+            sold,
         )
 
     def _when(self, asked: Mapping[str, list[str]], where: str, *, of_drive: bool) -> When:

@@ -36,6 +36,9 @@ _MOST_SOCKET_BYTES = 107
 # Larger than any request, and small enough for a curve's arithmetic to be exact.
 _MOST_SIZE_BYTES = 1 << 30
 _NETWORK_STORAGE = re.compile("[a-z][a-z0-9-]*:.+")
+_MOST_WHOLE = 10**15
+#: Stands for the figure that the platform sells.
+PLATFORM = "platform"
 # VM/DRIVE; in both names * ? and [...] may stand (fnmatch). libvirt's names may have blanks, and a
 # QOM path has slashes.
 _PATTERN = re.compile("[^/]+/.+")
@@ -169,6 +172,15 @@ def _point(value: object) -> object:
     return tuple(value)
 
 
+def _figure(value: object) -> int | str:
+    if value == PLATFORM:
+        return PLATFORM
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MOST_WHOLE:
+        mend = f'write it like 500, or "{PLATFORM}" for what the platform sells'
+        raise WrongValue(f"{shown(value)} is not a whole number", mend)
+    return value
+
+
 def _fact_patterns(value: object) -> object:
     patterns = [value] if isinstance(value, str) else value
     if not isinstance(patterns, list) or not all(isinstance(each, str) for each in patterns):
@@ -181,7 +193,8 @@ def _fact_patterns(value: object) -> object:
 
 # TOML's whole numbers have no bounds, and those that can be printed do. Whether a figure makes
 # sense is for policy.checked to say.
-Whole = Annotated[int, Field(ge=-(10**15), le=10**15)]
+Whole = Annotated[int, Field(ge=-_MOST_WHOLE, le=_MOST_WHOLE)]
+Figure = Annotated[int | str, PlainValidator(_figure)]
 Size = Annotated[int, Field(gt=0, le=_MOST_SIZE_BYTES), BeforeValidator(_size)]
 Cost = Annotated[float, Field(ge=LEAST_COST, le=MOST_COST)]
 Point = Annotated[tuple[Size, Cost], BeforeValidator(_point)]
@@ -280,11 +293,21 @@ class PolicyTable(Table):
     trust: list[str] | None = None
 
 
-class RuleDriveTable(DriveTable):
-    """[[rules.drives]]. class: a template, in place of a name."""
+class RuleDriveTable(Table):
+    """[[rules.drives]]: the keys of a class, but that limit and burst may be the platform's.
+
+    class: a template, in place of a name.
+    """
 
     when: dict[str, FactPatterns] = {}
     class_: str | None = Field(None, alias="class")
+    reservation: Whole | None = None
+    limit: Figure | None = None
+    burst: Figure | None = None
+    burst_seconds: Whole | None = None
+    weight: Whole | None = None
+    latency_target_ms: float | None = None
+    budget: Literal["shared", "separate"] | None = None
 
 
 class RuleTable(Table):

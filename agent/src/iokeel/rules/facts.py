@@ -15,6 +15,7 @@ from iokeel.errors import PolicyError
 from iokeel.host.network_storage import network_place
 from iokeel.libvirt_xml.domain import VOLUME, Disk, DomainXml
 from iokeel.libvirt_xml.xml import TooLarge, metadata_of, parsed
+from iokeel.rules.platform import found_of, iotune_facts, record_text, recorded
 
 _NOVA = "{http://openstack.org/xmlns/libvirt/nova/1.1}"
 _OVIRT = "{http://ovirt.org/vm/1.0}"
@@ -31,21 +32,25 @@ class Facts:
     """What is known of a VM, by the names in known.py: texts as the platform wrote them.
 
     A fact that isn't there isn't known. drives: those of each drive by target, without the VM's.
+    record: what is to be put on record of the platform's limits (platform.py), before any limits of
+    the agent's; None if all is.
     """
 
     vm: Mapping[str, str]
     drives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    record: str | None = None
 
     def of_drive(self, target: str) -> Mapping[str, str]:
         """Return the facts of a drive, with those of its VM."""
         return {**self.vm, **self.drives.get(target, {})}
 
 
-def facts_of(xml: str | bytes, domain: DomainXml, where: str) -> Facts:
+def facts_of(xml: str | bytes, domain: DomainXml, where: str, *, held: bool = False) -> Facts:
     """Return the facts of a domain.
 
     xml: its whole XML. domain: the same as parsed; drives that only QEMU knows of may be added.
-    where: its name in errors. Raises PolicyError if it can't be read: then no fact is known.
+    where: its name in errors. held: it may have limits of the agent's that were set before there
+    was a record. Raises PolicyError if it can't be read: then no fact is known.
     """
     metadata, rest = metadata_of(xml)
     try:
@@ -59,11 +64,25 @@ def facts_of(xml: str | bytes, domain: DomainXml, where: str) -> Facts:
         raise PolicyError(where, what, "shorten what other programs write there")
     disks = {name: disk for disk in root.iterfind("devices/disk") if (name := _target(disk))}
     ovirt = {} if about is None else dict(_ovirt_drives(about))
+    was = recorded(about)
+    now = {
+        disk.target: was[disk.target] if disk.target in was else (None if held else found_of(disk))
+        for disk in domain.disks
+        if not disk.hidden
+    }
     drives = {
-        disk.target: _known([*_drive(disk, disks.get(disk.target)), *ovirt.get(disk.target, ())])
+        disk.target: _known(
+            [
+                *_drive(disk, disks.get(disk.target)),
+                *ovirt.get(disk.target, ()),
+                *iotune_facts(now.get(disk.target)),
+            ]
+        )
         for disk in domain.disks
     }
-    return Facts(_known([*_domain(root, domain), *_platforms(about, root, domain.name)]), drives)
+    record = record_text(now) if now.keys() != was.keys() else None
+    vm = _known([*_domain(root, domain), *_platforms(about, root, domain.name)])
+    return Facts(vm, drives, record)
 
 
 def _known(texts: list[tuple[str, str | None]]) -> dict[str, str]:

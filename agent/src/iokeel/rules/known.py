@@ -57,11 +57,13 @@ DRIVE_FACTS = {
     "boot": PLATFORM,
     "readonly": PLATFORM,
     "shareable": PLATFORM,
+    "iotune": PLATFORM,
+    "iotune.": PLATFORM,
     "ovirt.domain": PLATFORM,
     "ovirt.image": PLATFORM,
 }
 #: Facts that are either of these.
-EITHER = {"readonly": ("yes", "no"), "shareable": ("yes", "no")}
+EITHER = {name: ("yes", "no") for name in ("readonly", "shareable", "iotune")}
 
 
 def who_controls(fact: str) -> str | None:
@@ -74,7 +76,7 @@ def who_controls(fact: str) -> str | None:
 
 def is_of_drive(fact: str) -> bool:
     """Return whether a fact is one of a drive's."""
-    return fact in DRIVE_FACTS
+    return fact in DRIVE_FACTS or any(_begins(fact, name) for name in DRIVE_FACTS)
 
 
 def names() -> Iterator[str]:

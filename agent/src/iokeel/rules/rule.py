@@ -12,15 +12,20 @@ from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.written import Written, WrittenDrive, class_of
 from iokeel.rules.facts import Facts
 from iokeel.rules.patterns import Template, When, because, fits
+from iokeel.rules.platform import only, sold
 
 
 @dataclass(frozen=True, slots=True)
 class DriveRule:
-    """[[rules.drives]]: what the drives that fit are given, as fields of DrivePolicy."""
+    """[[rules.drives]]: what the drives that fit are given, as fields of DrivePolicy.
+
+    sold: "limit" and "burst" if these are what the platform sells.
+    """
 
     when: When = field(default_factory=dict)
     given: Mapping[str, object] = field(default_factory=dict)
     class_name: Template | None = None
+    sold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +200,23 @@ class _Made:
         for table in self._rule.drives:
             if not fits(table.when, facts):
                 continue
-            some, given = True, {**table.given, **given}
+            some, given = True, {**table.given, **self._sold(table, facts), **given}
             name = self._name(table.class_name, facts, is_class=True)
             if name is not None:
                 return WrittenDrive(given, name, self._where)
         return WrittenDrive(given, None, self._where) if some else None
+
+    def _sold(self, table: DriveRule, facts: Mapping[str, str]) -> Mapping[str, object]:
+        """Return what the platform sells of a drive, as far as a table asks for it."""
+        try:
+            return only(sold(facts, self._where), table.sold) if table.sold else {}
+        except PolicyError as error:
+            self._note(error)
+            return {}
+
+    def _note(self, error: PolicyError) -> None:
+        if error not in self.errors:  # one of many drives
+            self.errors.append(error)
 
     def _name(
         self, template: Template | None, facts: Mapping[str, str], *, is_class: bool = False
@@ -211,7 +228,6 @@ class _Made:
             if is_class:
                 class_of(name, self._classes, self._where)
         except PolicyError as error:
-            if error not in self.errors:  # one of many drives
-                self.errors.append(error)
+            self._note(error)
             return None
         return name

@@ -128,6 +128,15 @@ MESSAGES = [
         RULE + "[[rules.drives]]\nlimitt = 4",
         ", [[rules]] 1, [[rules.drives]] 1 limitt: not known; did you mean 'limit'?",
     ),
+    (
+        RULE + "[[rules.drives]]\nlimit = 'platfrm'",
+        ", [[rules]] 1, [[rules.drives]] 1 limit: 'platfrm' is not a whole number; write it like"
+        ' 500, or "platform" for what the platform sells',
+    ),
+    (
+        RULE + "[[rules.drives]]\nburst = 'platform'\nlimit = 5",
+        ", [[rules]] 1 (a), [[rules.drives]] 1: burst is platform, and limit isn't; let both be it",
+    ),
     # Ceilings
     ("[ceilings.all]", ", [ceilings.all] limit: is missing; add it"),
     (

@@ -300,7 +300,7 @@ def test_what_is_not_a_size_is_refused(text: str) -> None:
 
 def test_the_documented_examples_are_configurations() -> None:
     text = (Path(__file__).parents[4] / "docs/configuration.md").read_text()
-    example, daemon, site = re.findall("```toml\n(.*?)```", text, re.DOTALL)
+    example, daemon, site, sold = re.findall("```toml\n(.*?)```", text, re.DOTALL)
     assert parse(daemon.encode(), "agent.toml").vms[0].policy.drives["alice"].limit == 5_000
     found = parse(example.encode(), "agent.toml")
     assert found.storages["fast"].policy.capacity == 90_000
@@ -309,6 +309,7 @@ def test_the_documented_examples_are_configurations() -> None:
     rules = parse(site.encode(), "agent.toml").rules
     assert [rule.name for rule in rules.rules] == ["flavors", "projects", "rest"]
     assert [*rules.never()] == []
+    assert parse(sold.encode(), "agent.toml").rules.rules[0].drives[0].sold == ("burst", "limit")
 
 
 # Files

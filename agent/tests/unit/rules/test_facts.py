@@ -43,6 +43,7 @@ def test_nova_tells_flavor_project_user_and_extra_specs() -> None:
         "source": "/var/lib/nova/instances/x/disk",
         "readonly": "no",
         "shareable": "no",
+        "iotune": "no",
     }
     assert facts.of_drive("vdb") == {
         **facts.vm,
@@ -54,6 +55,7 @@ def test_nova_tells_flavor_project_user_and_extra_specs() -> None:
         "storage": "rbd:volumes-ssd",
         "readonly": "no",
         "shareable": "no",
+        "iotune": "no",
     }
 
 

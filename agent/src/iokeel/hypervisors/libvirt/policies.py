@@ -92,6 +92,14 @@ class Policies:
         seen = self._seen.get(name)
         return None if seen is None else seen.by_rules
 
+    def record(self, name: str) -> str | None:
+        """Return what is to be put on record of a domain's limits, before it gets any of ours.
+
+        None if all is on record, or if rules give it nothing.
+        """
+        known = self.by_rules(name)
+        return None if known is None or not known.made.sources else known.facts.record
+
     def may_have(self, xml: DomainXml, text: str) -> bool:
         """Return whether a domain may have a policy, had one, or is below a ceiling.
 
@@ -178,7 +186,10 @@ class Policies:
         if seen is None or seen.digest != digest or seen.rules is not self.rules:
             known = seen is not None and seen.digest == digest
             self._seen.pop(xml.name, None)
-            facts = seen.by_rules.facts if seen and known else facts_of(text, xml, _where(xml))
+            last = self._last_good.get(xml.uuid or xml.name)
+            held = last is not None and not last.sources  # by an agent that kept no record
+            facts = seen.by_rules.facts if seen and known else None
+            facts = facts or facts_of(text, xml, _where(xml), held=held)
             fit = self.rules.fit(facts, self.classes, _where(xml))
             seen = self._seen[xml.name] = _Seen(digest, self.rules, ByRules(facts, fit))
         return seen.by_rules.fit

@@ -46,6 +46,8 @@ from iokeel.hypervisors.qemu.bounds import Budget
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.libvirt_xml.domain import Disk, DomainXml
+from iokeel.rules.platform import KEY
+from iokeel.rules.platform import NAMESPACE as FOUND
 from iokeel.rules.rule import Rules
 from iokeel.words.log_lines import Sparing
 
@@ -345,6 +347,12 @@ class LibvirtSource(SourceNews):
         paths = await self._paths(xml)
         last = last_read.info if last_read is not None else None
         policy, policy_error = self._policies.read(xml, text, last)
+        if (record := self._policies.record(name)) is not None:
+            try:
+                await self._put_on_record(name, record)
+            except IokeelError as error:  # no limit of ours takes the place of unknown ones
+                self._failed(name, error)
+                return
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, [drive.target for drive in xml.drives]):
             try:
@@ -387,6 +395,18 @@ class LibvirtSource(SourceNews):
         self._note(Domain(xml, info, number, abilities, refused), before)
         if self._limits.changes(name) != changes or hidden != was_hidden:
             self.announce(name)  # limits may have changed after they were read, or drives come
+
+    async def _put_on_record(self, name: str, record: str) -> None:
+        """Write the limits that a domain has from its platform into its live metadata."""
+        element, live = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE
+        await self._calls.call_domain(
+            name,
+            lambda connection: connection.lookupByName(name).setMetadata(
+                element, record, KEY, FOUND, live
+            ),
+            _CALL_TIMEOUT_S,
+            "record of its limits",
+        )
 
     def _describe(self, connection: Any, name: str) -> tuple[Description, Process | None]:
         """Return a domain as libvirt describes it, and its QEMU. Blocks, as long as either does."""

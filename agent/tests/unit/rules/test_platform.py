@@ -1,0 +1,163 @@
+"""What a platform sells, and the record of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from iokeel.config.load import parse
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy
+from iokeel.errors import PolicyError
+from iokeel.libvirt_xml.domain import parse_domain
+from iokeel.rules.compose import compose
+from iokeel.rules.facts import Facts, facts_of
+from iokeel.rules.platform import NAMESPACE, sold
+from tests.unit.rules import platforms
+
+QUOTA = "nova.extra.quota:disk_"
+SOLD = """
+[[rules]]
+name = "sold"
+[[rules.drives]]
+limit = "platform"
+burst = "platform"
+[[rules]]
+name = "rest"
+class = "bronze"
+"""
+
+
+def disk(iotune: str, target: str = "vda", serial: str = "") -> str:
+    return (
+        f"<disk><source file='/a'/><target dev='{target}'/>{serial}<iotune>{iotune}</iotune></disk>"
+    )
+
+
+def read(xml: str, *, held: bool = False) -> Facts:
+    return facts_of(xml, parse_domain(xml), "domain x", held=held)
+
+
+def with_record(xml: str, record: str) -> str:
+    """Return a domain as libvirt has it after a setMetadata."""
+    body = record.replace("<found", f"<f:found xmlns:f='{NAMESPACE}'").replace("<drive", "<f:drive")
+    return xml.replace(
+        "<devices>", f"<metadata>{body.replace('/found', '/f:found')}</metadata><devices>"
+    )
+
+
+@pytest.mark.parametrize(
+    ("facts", "given"),
+    [
+        ({}, {}),
+        ({"iotune": "no"}, {}),
+        (
+            {"iotune.total_iops_sec": "500"},
+            {"limit": 500, "separate_budgets": False, "burst": None},
+        ),
+        (
+            {"iotune.read_iops_sec": "300", "iotune.write_iops_sec": "300"},
+            {"limit": 300, "separate_budgets": True, "burst": None},
+        ),
+        (
+            {
+                "iotune.total_iops_sec": "500",
+                "iotune.total_iops_sec_max": "900",
+                "iotune.total_iops_sec_max_length": "60",
+                "iotune.size_iops_sec": "4096",
+                "iotune.total_bytes_sec": "1000000",
+            },
+            {"limit": 500, "separate_budgets": False, "burst": 900, "burst_seconds": 60},
+        ),
+        (
+            {"iotune.total_iops_sec": "500", "iotune.total_iops_sec_max": "900"},
+            {"limit": 500, "separate_budgets": False, "burst": 900, "burst_seconds": 1},
+        ),
+        ({f"{QUOTA}total_iops_sec": "70"}, {"limit": 70, "separate_budgets": False, "burst": None}),
+        ({f"{QUOTA}total_bytes_sec": "70"}, {}),
+        ({f"{QUOTA}total_iops_sec": "much"}, {}),
+        (
+            {f"{QUOTA}total_iops_sec": "9" * 30},
+            {"limit": 10**8, "separate_budgets": False, "burst": None},
+        ),
+        (
+            {f"{QUOTA}total_iops_sec": "70", "iotune.total_iops_sec": "500"},
+            {"limit": 70, "separate_budgets": False, "burst": None},
+        ),
+        (  # a volume: the flavor's quota isn't for it
+            {f"{QUOTA}total_iops_sec": "70", "iotune.total_iops_sec": "500", "serial": "v"},
+            {"limit": 500, "separate_budgets": False, "burst": None},
+        ),
+    ],
+)
+def test_a_figure_that_is_sold_counts_as_normalized(
+    facts: dict[str, str], given: dict[str, object]
+) -> None:
+    assert sold(facts, "here") == given
+
+
+@pytest.mark.parametrize(("write", "said"), [("200", "200"), ("0", "any")])
+def test_different_figures_for_reads_and_writes_are_no_policys(write: str, said: str) -> None:
+    facts = {"iotune.read_iops_sec": "300", "iotune.write_iops_sec": write}
+    with pytest.raises(PolicyError) as caught:
+        sold(facts, "here")
+    assert str(caught.value) == (
+        f"here: the platform sells 300 reads and {said} writes a second; give it a limit in the"
+        " rule; a policy has one figure for both"
+    )
+
+
+def policy(xml: str, facts: Facts | None = None) -> DomainPolicy | None:
+    config = parse(SOLD.encode(), "agent.toml")
+    facts = facts or read(xml)
+    fit = config.rules.fit(facts, config.classes, "x")
+    return compose(None, fit, parse_domain(xml).targets, config.classes).policy
+
+
+def test_a_drive_that_nothing_is_sold_for_has_what_the_next_rule_gives() -> None:
+    xml = platforms.domain(
+        "db1", disks=disk("<total_iops_sec>500</total_iops_sec>") + disk("", "vdb")
+    )
+    found = policy(xml)
+    assert found is not None
+    assert found.for_drive("vda") == DrivePolicy(limit=500, weight=50)
+    assert found.for_drive("vdb") == found.default
+
+
+def test_with_a_record_iotune_is_ours_and_the_record_is_the_platforms() -> None:
+    first = platforms.domain("db1", disks=disk("<total_iops_sec>500</total_iops_sec>"))
+    before = read(first)
+    assert before.record is not None
+    ours = first.replace("500", "499")  # limits of the agent's
+    after = read(with_record(ours, before.record))
+    assert after.drives["vda"]["iotune.total_iops_sec"] == "500"
+    assert after.record is None
+    assert after.drives == before.drives
+
+
+def test_a_drive_without_a_limit_stays_one_in_the_record() -> None:
+    first = platforms.domain("db1", disks=disk(""))
+    record = read(first).record or ""
+    ours = platforms.domain("db1", disks=disk("<total_iops_sec>500</total_iops_sec>"))
+    assert read(with_record(ours, record)).drives["vda"]["iotune"] == "no"
+
+
+def test_limits_from_before_there_was_a_record_are_nobodys() -> None:
+    xml = platforms.domain("db1", disks=disk("<total_iops_sec>500</total_iops_sec>"))
+    facts = read(xml, held=True)
+    assert not any(name.startswith("iotune") for name in facts.drives["vda"])
+    again = read(with_record(xml, facts.record or ""))
+    assert again.drives == facts.drives
+    assert again.record is None
+    with pytest.raises(PolicyError, match="isn't known"):
+        sold(again.of_drive("vda"), "here")
+
+
+def test_a_new_drive_comes_on_record_and_one_that_goes_leaves_it() -> None:
+    """A volume that is attached under the same name is another one."""
+    one = disk("<total_iops_sec>500</total_iops_sec>")
+    record = read(platforms.domain("db1", disks=one)).record or ""
+    two = platforms.domain("db1", disks=one + disk("<total_iops_sec>9</total_iops_sec>", "vdb"))
+    more = read(with_record(two, record)).record or ""
+    assert 'target="vdb" total_iops_sec="9"' in more
+    gone = read(with_record(platforms.domain("db1", disks=one), more)).record or ""
+    assert "vdb" not in gone
+    assert "vda" in gone
