@@ -33,6 +33,7 @@ from iokeel.report.history import History
 from iokeel.report.http import Api, serve
 from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.snapshot import CgroupKnown, Known, Snapshot, series_values, snapshot_of
+from iokeel.rules.tenants import with_every_tenant
 from iokeel.running.beneath import BlockJobs
 from iokeel.running.cgroups import Backstop
 from iokeel.running.enforcer import Enforcer
@@ -276,7 +277,8 @@ class Agent:
             await self._forget_others(domains)
             seen = self._observation(domains, counters)
             self._note_room()
-            before = self.state
+            owners = (drive.tenant for drive in seen.drives.values())
+            before = with_every_tenant(self.state, self.config.tenants, owners)
             self.state, orders = decide(before, seen, now_ns)
             self.looks += 1
             self.enforcer.forget_gone(domains, seen.drives)

@@ -28,6 +28,7 @@ from iokeel.core.values.curve import LEAST_COST, MOST_COST
 from iokeel.core.values.policy import LEAST_JOB_BPS, MOST_IOPS, MOST_JOB_BPS, MOST_LATENCY_MS
 from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME, TARGET
+from iokeel.rules.tenants import EVERY
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 from iokeel.words.units import parse_size
 
@@ -133,6 +134,10 @@ def _name(text: str) -> str:
     return text
 
 
+def _tenant(text: str) -> str:
+    return text if text == EVERY else _name(text)
+
+
 def _drive(text: str) -> str:
     if not TARGET.pattern.fullmatch(text):
         raise WrongValue(f"{shown(text)} is {TARGET.what}", TARGET.mend)
@@ -199,6 +204,7 @@ Size = Annotated[int, Field(gt=0, le=_MOST_SIZE_BYTES), BeforeValidator(_size)]
 Cost = Annotated[float, Field(ge=LEAST_COST, le=MOST_COST)]
 Point = Annotated[tuple[Size, Cost], BeforeValidator(_point)]
 Name = Annotated[str, AfterValidator(_name)]
+TenantName = Annotated[str, AfterValidator(_tenant)]
 Drive = Annotated[str, AfterValidator(_drive)]
 Devices = Annotated[str, AfterValidator(_devices)]
 Pattern = Annotated[str, AfterValidator(_pattern)]
@@ -265,7 +271,7 @@ class DriveTable(ClassTable):
 
 
 class TenantTable(Table):
-    """[tenants.NAME]."""
+    """[tenants.NAME], or [tenants."*"] for those without one."""
 
     reservation: Whole | None = None
     limit: Whole | None = None
@@ -392,7 +398,7 @@ class Root(Table):
     hook: HookTable = HookTable()
     curve: CurveTable = CurveTable()
     classes: dict[Name, ClassTable] = {}
-    tenants: dict[Name, TenantTable] = {}
+    tenants: dict[TenantName, TenantTable] = {}
     ceilings: dict[Name, CeilingTable] = {}
     storage: dict[Name, StorageTable] = {}
     cgroup: CgroupTable = CgroupTable()

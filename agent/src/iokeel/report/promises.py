@@ -16,6 +16,7 @@ from iokeel.report.records import (
     PromiseReport,
     SettingsReport,
 )
+from iokeel.rules.tenants import EVERY
 from iokeel.words.quoting import shown_path
 from iokeel.words.units import duration
 
@@ -96,7 +97,8 @@ def waits_of(
     By target, in seconds, without the drives that have no limit. The second is what is to be said
     of each limit at which that is long. storages: those of the drives that are known.
     """
-    tenant_limit = limit_of(config.tenants.get(policy.tenant or ""))
+    owner = EVERY if policy.tenant and policy.tenant not in config.tenants else policy.tenant
+    tenant_limit = limit_of(config.tenants.get(owner or ""))
     vm_limit = limit_of(policy.vm)
     waits: dict[str, float] = {}
     complaints: list[str | None] = []
