@@ -336,7 +336,9 @@ def test_a_wrong_capacity_is_found_and_one_that_changes_is_followed(
         return CAPACITY * (0.5 if 60 <= at_s < 120 else 1.0)
 
     disk = Disk(StoragePolicy(round(wrong * CAPACITY), 1.0), real, 0.0001, 4.0)
-    record = Fleet(greedy(8, exact, (Kind.of(4),)), [disk]).run(180)
+    guests = greedy(8, exact, (Kind.of(4),))
+    guests[0].policy = DrivePolicy(weight=150)  # if all were equal, nobody would gain by the target
+    record = Fleet(guests, [disk]).run(180)
     served = record.served.sum(axis=1)
     for start, part in ((0, 1.0), (60, 0.5), (120, 1.0)):
         settled = slice(start + 25, start + 60)

@@ -26,8 +26,8 @@ from iokeel.core.values.counters import DriveId
 from iokeel.core.values.state import DriveState, Shown
 from iokeel.core.values.storage import StorageActivity, StoragePolicy, allowance_s
 
-# With fewer requests on their way, on average, a drive's rate depends little on their latency.
-_LEAST_QUEUE = 0.5
+#: With fewer requests on their way, on average, a drive's rate depends little on their latency.
+LEAST_QUEUE = 0.5
 # What a drive showed falls to this part of itself in an interval at most, and is forgotten once it
 # is so old.
 _SHOWN_RATIO = 0.9
@@ -138,7 +138,7 @@ class HeldUp:
             return None
         target_s = self._target_s(cost, cost)
         queue = raw_iops * strain * target_s
-        if queue < _LEAST_QUEUE:
+        if queue < LEAST_QUEUE:
             return _Seen(claimant, rate, strain, 0.0)
         thinks_s = max(0.0, 1 - queue) / raw_iops
         return _Seen(claimant, rate, strain, cost * max(1.0, queue) / (target_s + thinks_s))

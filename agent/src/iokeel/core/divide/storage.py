@@ -1,7 +1,8 @@
 """Divides one storage among its drives, or leaves it to a scheduler that goes by VMs' weights.
 
 1. *Feedback*: the last interval's latency corrects the capacity and the room (capacity.py), unless
-   something disturbed it. Until it has shown that the storage is full, nothing is divided.
+   something disturbed it. Until it has shown that the storage is full, nothing is divided; nor
+   while that would help nobody (behind.py).
 2. *Usable* is the corrected capacity, less what strangers do (measure/storage.py), but never less
    than drives are owed: strangers have no promise.
 3. It is divided among drives and those that have a promise together (groups.py).
@@ -49,6 +50,7 @@ from iokeel.core.correct.headroom import (
     worst_strain,
 )
 from iokeel.core.correct.held_up import HeldUp, done_by
+from iokeel.core.divide.behind import raise_behind
 from iokeel.core.divide.divide import divide
 from iokeel.core.divide.groups import (
     Group,
@@ -129,15 +131,16 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     before = _as_before(before, policy)
     worst, suffering = worst_strain(one.protected, one.activity)
     suffers = bool(suffering) and not one.is_free
+    helps = _helps(one, before)
     load = _load(one, before)
     begins = (
         suffers and is_loaded(one.activity) and _others_do_a_part(one, load.strangers + load.done)
     )
     feedback = before.feedback
-    if not one.is_free:
+    if helps and not one.is_free:
         held_up = _reckon_with_held_up(one, before)
         feedback = _feedback(one, before, load, worst, held_up, suffers=suffers, begins=begins)
-    capacity = _capacity(one, before, feedback, begins=begins)
+    capacity = _capacity(one, before, feedback, begins=begins) if helps else None
     if one.granted is not None:
         _want_spare(one.claimants)
     wanted = fsum(c.wants for c in one.claimants)
@@ -175,6 +178,21 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         weighted=bool(one.seen.weighted),
         writing=one.writing,
     )
+
+
+def _helps(one: OneStorage, before: StorageState) -> bool:
+    """Return whether it helps anybody that a storage is divided. Once it is, it stays so.
+
+    A drive has a latency target, a reservation, or another weight than others, or it is behind. A
+    capacity without a target is a limit that somebody has set.
+    """
+    if one.is_shared or one.unread or not one.complete:
+        return True
+    if one.seen.policy.latency_target_ms is None or before.division.usable is not None:
+        return True
+    weights = {c.policy.weight for c in one.claimants}
+    has_promise = before.feedback.passed[1] < inf or one.protected or promised(one.members)
+    return bool(has_promise) or len(weights) > 1 or raise_behind(one.claimants, one.activity)
 
 
 def _as_before(before: StorageState | None, policy: StoragePolicy) -> StorageState:

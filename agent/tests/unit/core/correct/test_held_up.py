@@ -207,3 +207,42 @@ def test_on_stock_throttles_they_get_most_of_it() -> None:
     served = beside_a_backup(1000, exact=False).served[20:]
     assert served[:, :3].mean() >= 800
     assert served[:, :3].min() >= 500
+
+
+def readers(*depths: int, exact: bool, weight: int = 100, base_s: float = 0.001) -> Record:
+    """Return half a minute of guests that read all they can get, on a disk above its target.
+
+    weight: of the last one.
+    """
+    loads = [Phase(inf, inf, Kind.of(4), depth) for depth in depths]
+    weights = [100] * (len(depths) - 1) + [weight]
+    guests = [
+        Guest(f"reader{i}", DrivePolicy(weight=own), iter([load]), exact=exact)
+        for i, (load, own) in enumerate(zip(loads, weights, strict=True))
+    ]
+    disk = Disk(StoragePolicy(CAPACITY, 3.0), steady(CAPACITY), base_s, 4.0)
+    return Fleet(guests, [disk]).run(30)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("base_s", [0.001, 0.004])  # the idle disk is above its target, too
+def test_equal_guests_are_not_held_back_for_the_target_of_their_storage(
+    base_s: float, exact: bool
+) -> None:
+    record = readers(16, 16, 16, 16, exact=exact, base_s=base_s)
+    assert record.free[1:].all()  # at first, it isn't known what they will do
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_others_are_held_back_for_a_guest_that_has_far_less_than_its_part(exact: bool) -> None:
+    record = readers(64, 64, 64, 8, exact=exact)
+    assert not record.free[10:].any()
+    assert record.served[20:, 3].min() >= 0.75 * CAPACITY / 4
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_weights_that_differ_are_kept_although_nobody_has_far_less_than_its_part(
+    exact: bool,
+) -> None:
+    served = readers(16, 16, 16, 16, exact=exact, weight=125).served[20:].mean(axis=0)
+    assert served[3] / served[0] == pytest.approx(1.25, rel=0.03)

@@ -113,6 +113,7 @@ def test_one_that_is_not_known_to_be_is_divided(weighted: bool | None) -> None:
 
 def test_what_was_known_last_counts_while_it_cannot_be_told() -> None:
     host = readers()
+    host.drive("c", 200, weight=200)
     host.allot()
     host.weighted = None
     assert host.allot() == {}
