@@ -15,6 +15,8 @@ the last two times that it passed, the higher ratio counts: one may be a disturb
   to that, and the latency, which only says that it is too much, decides the small ones after it.
   And a storage that isn't strained can do what it has just done (`_shown`), so the ratio isn't
   below that if drives want as much.
+- If cuts are in vain, because latency doesn't fall with the load, the ratio goes back and the
+  target rises (`with_vain`).
 - The *room* is the part of the capacity for drives without a latency target, while others on the
   storage have one (headroom.py). It begins at FIRST_ROOM_RATIO, and follows the worst l / T of the
   drives that have a target and were active. While those are idle it stays, and it never falls while
@@ -33,6 +35,7 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
+from iokeel.core.correct.headroom import GAIN
 from iokeel.core.measure.storage import CALM_RATIO as CALM_RATIO
 from iokeel.core.measure.storage import is_loaded, storage_strain
 from iokeel.core.values.counters import NS_PER_S
@@ -65,7 +68,8 @@ _GIFT_RATIO = 0.02
 _CUT_RATIO = 0.95
 # A disturbance only counts if the storage did at least this part of its allocation.
 _FULL_RATIO = 0.95
-# Doubt lasts for this many intervals at most: those in which a gift still shows (`gift`).
+# Doubt lasts for this many intervals at most: those in which a gift still shows (`gift`). A cut has
+# been in vain if it was in more than so many in a row.
 _MOST_DOUBT = 2
 # The most strain that a storage which isn't full may have, so that its ratio grows by half of
 # UP_RATIO or more. One whose latency nobody tells has it, because nothing says that it is loaded.
@@ -151,6 +155,39 @@ def feedback_after(
         over=over,
         passed=_passed_after(last, ratio, load.activity, over=over),
     )
+
+
+def raised(policy: StoragePolicy, before: StorageState | None) -> StoragePolicy:
+    """Return a storage's policy as the law takes it: with the target that cuts can reach."""
+    if before is None or before.feedback.vain == 1 or policy.latency_target_ms is None:
+        return policy
+    return replace(policy, latency_target_ms=policy.latency_target_ms * before.feedback.vain)
+
+
+def with_vain(before: StorageState, load: Load, after: Feedback) -> Feedback:
+    """Return the feedback with what cuts have taught.
+
+    They are in vain if the queue is shorter by a fifth, and latency isn't lower by a fifth: its
+    base has risen. Then the ratio goes back to where it was, and the target rises so that this
+    latency is a fifth below it. It falls again once latency is another fifth below that.
+    """
+    strain, activity = storage_strain(before.policy, load.activity), load.activity
+    if strain is None or activity is None or before.policy.capacity is None or after.doubt:
+        return after
+    if strain < GAIN**2:
+        return replace(after, cut=None, vain=1.0)
+    if not after.over or strain <= 1:
+        return replace(after, cut=None)
+    queue = activity.queue
+    first, most, earlier, looks = before.feedback.cut or (before.feedback.ratio, queue, strain, 0)
+    if strain <= GAIN * earlier:
+        return replace(after, cut=(first, queue, strain, 0))
+    if queue > GAIN * most:
+        return replace(after, cut=(first, most, earlier, 0))
+    if looks < _MOST_DOUBT:
+        return replace(after, cut=(first, most, earlier, looks + 1))
+    vain = before.feedback.vain * strain / GAIN
+    return replace(after, ratio=first, over=False, passed=(inf, first), cut=None, vain=vain)
 
 
 def _passed_after(

@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from iokeel.core.correct.capacity import raised
 from iokeel.core.divide.groups import members_of
 from iokeel.core.divide.held import held_unread
 from iokeel.core.divide.parts import (
@@ -105,6 +106,10 @@ def allocate(
         and is_left(now, before.get(name), claimants[name], tenants, complete=complete)
     }
     storages = {name: left(now) if name in writing else now for name, now in storages.items()}
+    storages = {
+        name: replace(now, policy=raised(now.policy, before.get(name)))
+        for name, now in storages.items()
+    }
     activities = {
         name: activity_of(
             now,

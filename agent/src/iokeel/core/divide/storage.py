@@ -38,6 +38,7 @@ from iokeel.core.correct.capacity import (
     is_full,
     peak_after,
     room_while_idle,
+    with_vain,
 )
 from iokeel.core.correct.headroom import (
     LEAST_ROOM,
@@ -223,6 +224,8 @@ def _feedback(
     after = feedback_after(before, load, worst, unmet, creeps=creeps, needed=_needed(one, load))
     if held_up is not None:
         after = replace(after, shown=held_up.shown_now)
+    if not one.is_shared:
+        after = with_vain(before, load, after)
     if one.granted is not None:  # all hosts' latency corrects it, by their coordinator
         after = replace(after, ratio=last.ratio, fell=False)
     room, learnt, total = after.room, one.seen.policy.capacity is None, load.strangers + load.done

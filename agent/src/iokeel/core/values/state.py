@@ -400,7 +400,9 @@ class Feedback:
     capacity for drives without a latency target. peak: the capacity, if nobody has configured it.
     over: latency was above its target just now. passed: the ratios at which it passed it the last
     two times, oldest first; inf: not known. lessons: of its drives with a latency target. shown: by
-    those with a reservation (correct/held_up.py).
+    those with a reservation (correct/held_up.py). cut: the ratio at which a row of cuts began,
+    the queue and the strain when one helped last, and how many intervals none has; None if there is
+    no such row. vain: how many times its target the law goes by, because cuts were in vain.
     """
 
     ratio: float = 1.0
@@ -412,6 +414,8 @@ class Feedback:
     passed: tuple[float, float] = (inf, inf)
     lessons: Mapping[DriveId, Lessons] = field(default_factory=dict)
     shown: Mapping[DriveId, Shown] = field(default_factory=dict)
+    cut: tuple[float, float, float, int] | None = None
+    vain: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,3 +246,10 @@ def test_weights_that_differ_are_kept_although_nobody_has_far_less_than_its_part
 ) -> None:
     served = readers(16, 16, 16, 16, exact=exact, weight=125).served[20:].mean(axis=0)
     assert served[3] / served[0] == pytest.approx(1.25, rel=0.03)
+
+
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_disk_whose_latency_does_not_fall_with_its_load_is_used(exact: bool) -> None:
+    """64 requests of 12 ms each, four times the target, are 5,333 a second."""
+    record = readers(16, 16, 16, 16, exact=exact, weight=200, base_s=0.012)
+    assert record.served[20:].sum(axis=1).mean() >= 0.75 * 64 / 0.012
