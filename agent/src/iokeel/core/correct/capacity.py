@@ -169,25 +169,27 @@ def with_vain(before: StorageState, load: Load, after: Feedback) -> Feedback:
 
     They are in vain if the queue is shorter by a fifth, and latency isn't lower by a fifth: its
     base has risen. Then the ratio goes back to where it was, and the target rises so that this
-    latency is a fifth below it. It falls again once latency is another fifth below that.
+    latency is a fifth below it. It falls again once latency is another fifth below that, and
+    slowly by itself. While latency still rises, it isn't known what a cut does.
     """
     strain, activity = storage_strain(before.policy, load.activity), load.activity
     if strain is None or activity is None or before.policy.capacity is None or after.doubt:
         return after
-    if strain < GAIN**2:
-        return replace(after, cut=None, vain=1.0)
+    vain = max(1.0, before.feedback.vain / _learn_most(activity.elapsed_s))
+    after = replace(after, cut=None, vain=vain if strain >= GAIN**2 else 1.0)
     if not after.over or strain <= 1:
-        return replace(after, cut=None)
+        return after
     queue = activity.queue
-    first, most, earlier, looks = before.feedback.cut or (before.feedback.ratio, queue, strain, 0)
-    if strain <= GAIN * earlier:
+    begun = (max(before.feedback.ratio, after.ratio), queue, strain, 0)
+    first, most, earlier, looks = before.feedback.cut or begun
+    if strain <= GAIN * earlier or strain > SLACK * earlier:
         return replace(after, cut=(first, queue, strain, 0))
     if queue > GAIN * most:
         return replace(after, cut=(first, most, earlier, 0))
     if looks < _MOST_DOUBT:
         return replace(after, cut=(first, most, earlier, looks + 1))
     vain = before.feedback.vain * strain / GAIN
-    return replace(after, ratio=first, over=False, passed=(inf, first), cut=None, vain=vain)
+    return replace(after, ratio=first, over=False, passed=(inf, first), vain=vain)
 
 
 def _passed_after(
