@@ -32,7 +32,7 @@ SWEEPS = (
     Sweep(CAPACITY, "UP_RATIO", (0.02, 0.04, 0.08, 0.16, 0.32)),
     Sweep(CAPACITY, "CALM_RATIO", (0.5, 0.6, 0.7, 0.8, 0.9, 0.99)),
     Sweep(CAPACITY, "CREEP_RATIO", (0.0, 0.01, 0.03, 0.1)),
-    Sweep(CAPACITY, "CREEP_TO", (0.9, 0.95, 1.0)),
+    Sweep(CAPACITY, "CREEP_TO", (0.9, 1.0)),
 )
 HEADROOM_SWEEPS = (
     Sweep(CAPACITY, "FIRST_ROOM_RATIO", (0.7, 0.8, 0.85, 0.9, 1.0)),

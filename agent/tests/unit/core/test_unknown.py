@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.decide import decide
-from iokeel.core.divide.pool import FOOTHOLD_RATIO
 from iokeel.core.enforce.envelope import limits_for, limits_for_any_size
 from iokeel.core.enforce.pricing import exact_limits
+from iokeel.core.values.claimant import FOOTHOLD_RATIO
 from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.values.curve import DEFAULT_MODEL
 from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits

@@ -23,8 +23,8 @@ the last two times that it passed, the higher ratio counts: one may be a disturb
   nothing is left to cut.
 
 A storage without a configured capacity has a *peak* instead, the most that it was seen to do. It
-doubles or halves in LEARN_S at most. Where there is a room, the room goes down in its place, as far
-as it can, and up before it: moved at once, they would wind up against each other.
+doubles or halves in FORGET_S at most. Where there is a room, the room goes down in its place, as
+far as it can, and up before it: moved at once, they would wind up against each other.
 
 docs/design/measurements.md shows the cost and gain of each constant.
 """
@@ -35,7 +35,8 @@ from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
-from iokeel.core.correct.headroom import GAIN
+from iokeel.core.correct.lessons import FORGET_S, GAIN, SLACK
+from iokeel.core.measure.demand import INTERVALS_WITH_GIFTS
 from iokeel.core.measure.storage import CALM_RATIO as CALM_RATIO
 from iokeel.core.measure.storage import is_loaded, storage_strain
 from iokeel.core.values.counters import NS_PER_S
@@ -45,32 +46,27 @@ from iokeel.core.values.storage import Load, StorageActivity, StoragePolicy
 
 POWER = 0.1
 STEP = 0.9
-SLACK = 1.05
 UP_RATIO = 0.16
 # Between calm and the target: at most so much a second, up to this part of the ratio at which
 # latency last passed the target. That grows by so much a second, because a storage may have become
 # faster, and is forgotten beyond so many times it.
 CREEP_RATIO = 0.03
-CREEP_TO = 0.95
+CREEP_TO = 1 / SLACK
 _REGAIN_RATIO = 0.001
 _REFUTED = 1.1
 # The room at the start: the headroom is the rest.
 FIRST_ROOM_RATIO = 0.85
-LEARN_S = 300.0
 # One reading moves a ratio, or the peak of a divided storage, by this factor at most: it may be
 # wrong.
 SEEN_MOST = 2.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0
 # Latency says little about an interval that was disturbed: gifts were more than this part of the
-# storage, or the ratio has just been cut to this part of itself or less.
+# storage, or the ratio has just been cut by more than SLACK.
 _GIFT_RATIO = 0.02
-_CUT_RATIO = 0.95
-# A disturbance only counts if the storage did at least this part of its allocation.
-_FULL_RATIO = 0.95
 # Doubt lasts for this many intervals at most: those in which a gift still shows (`gift`). A cut has
 # been in vain if it was in more than so many in a row.
-_MOST_DOUBT = 2
+_MOST_DOUBT = INTERVALS_WITH_GIFTS
 # The most strain that a storage which isn't full may have, so that its ratio grows by half of
 # UP_RATIO or more. One whose latency nobody tells has it, because nothing says that it is loaded.
 _NOT_FULL_STRAIN = 0.5 * CALM_RATIO
@@ -150,7 +146,7 @@ def feedback_after(
     return replace(
         last,
         ratio=ratio,
-        fell=ratio < _CUT_RATIO * last.ratio,
+        fell=SLACK * ratio < last.ratio,
         doubt=0,
         over=over,
         passed=_passed_after(last, ratio, load.activity, over=over),
@@ -221,7 +217,7 @@ def _is_doubtful(before: StorageState, load: Load, worst: float) -> bool:
     most = before.division.usable or inf
     if strain <= 1 or before.feedback.doubt >= _MOST_DOUBT:
         return False
-    if load.done < _FULL_RATIO * load.usable_part * most:
+    if SLACK * load.done < load.usable_part * most:
         return False
     return (
         (before.feedback.fell and load.drained)
@@ -352,7 +348,7 @@ def room_while_idle(before: StorageState, elapsed_s: float) -> float:
 
 
 def _learn_most(elapsed_s: float) -> float:
-    return float(2.0 ** (min(elapsed_s, LONGEST_S) / LEARN_S))
+    return float(2.0 ** (min(elapsed_s, LONGEST_S) / FORGET_S))
 
 
 def gift(known: DriveState) -> float:

@@ -19,6 +19,9 @@ from functools import cached_property
 from math import fsum
 from typing import NamedTuple
 
+from iokeel.core.correct.capacity import STEP
+from iokeel.core.correct.headroom import LEAST_ROOM
+from iokeel.core.correct.lessons import FORGET_S, GAIN
 from iokeel.core.measure.demand import GROWING_RATIO
 from iokeel.core.measure.storage import device_latency_s
 from iokeel.core.values.claimant import Claimant
@@ -28,14 +31,6 @@ from iokeel.core.values.storage import StorageActivity, StoragePolicy, allowance
 
 #: With fewer requests on their way, on average, a drive's rate depends little on their latency.
 LEAST_QUEUE = 0.5
-# What a drive showed falls to this part of itself in an interval at most, and is forgotten once it
-# is so old.
-_SHOWN_RATIO = 0.9
-_FORGET_S = 300.0
-# Nothing is left to cut if drives do so much of the capacity, beyond what is reserved for them.
-_NOTHING_RATIO = 0.1
-# And if the target is missed then, others aren't cut for more than this part of what it does.
-_USEFUL_RATIO = 0.8
 
 
 class _Seen(NamedTuple):
@@ -81,7 +76,7 @@ class HeldUp:
     def _exhausted(self) -> bool:
         """Whether drives do next to nothing beyond what is reserved."""
         assert self.policy.capacity is not None
-        return self.beyond <= _NOTHING_RATIO * self.policy.capacity
+        return self.beyond <= LEAST_ROOM * self.policy.capacity
 
     def _raise(self, drives: Sequence[Claimant], reserved: int) -> None:
         """Raise the demands of drives that have a reservation together."""
@@ -107,10 +102,10 @@ class HeldUp:
             shown = self._shown_after(shown, seen)
         elif shown is not None:
             shown = shown._replace(age_s=shown.age_s + self.elapsed_s)
-        if shown is not None and shown.age_s <= _FORGET_S:
+        if shown is not None and shown.age_s <= FORGET_S:
             self.shown_now[claimant.drive] = shown
             if seen is not None:
-                most = (_USEFUL_RATIO if shown.in_vain else 1.0) * shown.rate
+                most = (GAIN if shown.in_vain else 1.0) * shown.rate
                 seen = seen._replace(demand=min(seen.demand, most), in_vain=shown.in_vain)
         return seen
 
@@ -118,7 +113,7 @@ class HeldUp:
         """Return what a drive has shown after an interval; None if nothing."""
         rate = seen.rate
         if seen.strain <= 1:
-            return Shown(max(rate, _SHOWN_RATIO * before.rate) if before else rate, 0.0)
+            return Shown(max(rate, STEP * before.rate) if before else rate, 0.0)
         if self._exhausted:
             return Shown(rate, 0.0, in_vain=True)
         if before is None or rate > GROWING_RATIO * before.rate:  # it shows something new

@@ -27,12 +27,11 @@ from math import ceil, floor, fsum, inf
 from typing import NamedTuple
 
 from iokeel.core.divide.divide import divide
-from iokeel.core.values.claimant import Claim, budgets
+from iokeel.core.values.claimant import FOOTHOLD_RATIO, Claim, budgets
 from iokeel.core.values.policy import DrivePolicy
 from iokeel.core.values.state import Part
 
 SPARE_RATIO = 1.15
-FOOTHOLD_RATIO = 0.05
 OUTGROWN_RATIO = 1.02
 
 

@@ -63,10 +63,10 @@ from iokeel.core.divide.groups import (
     promised_together,
     reserved_for_each,
 )
-from iokeel.core.divide.pool import FOOTHOLD_RATIO, SPARE_RATIO
+from iokeel.core.divide.pool import SPARE_RATIO
 from iokeel.core.divide.room import claim_headroom, cut_to_room, give_rest, protected_drives
 from iokeel.core.measure.storage import is_loaded
-from iokeel.core.values.claimant import TRIED_REQUESTS, Claim, Claimant, next_step
+from iokeel.core.values.claimant import FOOTHOLD_RATIO, TRIED_REQUESTS, Claim, Claimant, next_step
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.observation import StorageSeen
 from iokeel.core.values.policy import TenantPolicy

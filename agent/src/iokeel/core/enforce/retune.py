@@ -53,7 +53,7 @@ import iokeel.core.values.mix as mix_law
 from iokeel.core.enforce.envelope import held_rates
 from iokeel.core.measure.burst import carried
 from iokeel.core.measure.drive import IDLE_S
-from iokeel.core.measure.zeroes import EARLY_RATIO, SILENT_RATIO, SILENT_RAW_IOPS, has_paid
+from iokeel.core.measure.zeroes import SILENT_RATIO, SILENT_RAW_IOPS, has_paid
 from iokeel.core.values.counters import NO_FLOW, NO_MIX, NS_PER_S, Flow, Mix, Rates
 from iokeel.core.values.curve import CostModel
 from iokeel.core.values.limits import BUCKET_S, ThrottleLimits
@@ -69,7 +69,7 @@ SHIFT_LOOKS = 3
 DRIFT_RATIO = 0.015
 DRIFT_COST_S = 1.0
 DRIFT_LOOKS = 4
-MIN_INTERVAL_S = 1.0
+MIN_INTERVAL_S = 0.95  # a tick; it may come a little early
 STARVED_RATIO = 0.5
 # While the price's noise is below this part of DRIFT_RATIO, the last interval stands for the mean
 # mix, so that the mean needn't be priced.
@@ -117,7 +117,7 @@ def judge(
 
 def is_due(since_ns: int, now_ns: int) -> bool:
     """Return whether MIN_INTERVAL_S has passed since a change of limits, or another event."""
-    return now_ns - since_ns >= EARLY_RATIO * MIN_INTERVAL_S * NS_PER_S
+    return now_ns - since_ns >= MIN_INTERVAL_S * NS_PER_S
 
 
 def is_starved(finding: Finding) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import replace
 from math import floor, inf
 from typing import NamedTuple
 
-from iokeel.core.correct.capacity import LONGEST_S, feedback_after
+from iokeel.core.correct.capacity import LONGEST_S, SEEN_MOST, feedback_after
 from iokeel.core.fleet.claims import Budget, HostClaim
 from iokeel.core.fleet.ledger import HostName, Learnt, Ledger
 from iokeel.core.measure.storage import weighted_median
@@ -39,7 +39,6 @@ _GIVEN_RATIO = 0.9
 # A host can't do more than this many times its charge, even if its QEMUs let some through for
 # nothing, and its mean request costs no more than this. Beside others, its drives without a policy
 # take this part of the capacity at most.
-_DONE_MOST = 2.0
 _MOST_COST = 1000.0
 _STRANGERS_RATIO = 0.5
 
@@ -137,7 +136,7 @@ def _most_done(name: HostName, ledger: Ledger | None) -> float:
     if ledger is None:
         return inf
     entry = ledger.entries.get(name)
-    return 0.0 if entry is None else _DONE_MOST * entry.charged
+    return 0.0 if entry is None else SEEN_MOST * entry.charged
 
 
 def _bounded(load: Load, done: float, capacity: float) -> Load:

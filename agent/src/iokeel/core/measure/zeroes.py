@@ -43,8 +43,8 @@ SILENT_RAW_IOPS = 10.0
 MERGED_REQUESTS = 32
 # Linux's own bound on a request since 6.14; 1,280 KiB before.
 LARGE_BYTES = 4 << 20
-#: Ticks may come a little early.
-EARLY_RATIO = 0.95
+# Ticks may come a little early.
+_EARLY_RATIO = 0.95
 _WRITE_BOUNDS = ("total", "write")
 
 
@@ -102,7 +102,7 @@ def still_paid(
 
 def has_paid(since_ns: int, now_ns: int) -> bool:
     """Return whether PAID_S are over."""
-    return now_ns - since_ns >= EARLY_RATIO * PAID_S * NS_PER_S
+    return now_ns - since_ns >= _EARLY_RATIO * PAID_S * NS_PER_S
 
 
 def _most_bytes(limits: ThrottleLimits, elapsed_s: float) -> float:

@@ -21,6 +21,8 @@ BACKLOG_S = 2.5
 # bursts beside it 74 to 80 % of what it asks for; with 8 it is 90 to 91 and 75 to 83
 # (benchmarks/law/shared_limit.py).
 STEP_RATIO = 4.0
+#: A drive has at least this part of a limit over several, by its weight.
+FOOTHOLD_RATIO = 0.05
 # A drive with fewer requests since its guest started hasn't shown what it will do: firmware and
 # kernels read its first and last blocks.
 TRIED_REQUESTS = 100

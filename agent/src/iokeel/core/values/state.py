@@ -369,7 +369,7 @@ NEW = DriveState()
 
 @dataclass(frozen=True, slots=True)
 class Lessons:
-    """What cutting the others did for a drive with a latency target (correct/headroom.py).
+    """What cutting the others did for a drive with a latency target (correct/lessons.py).
 
     latencies: of the drive, in seconds, by level of the others' rate. lowest_s: while they were cut
     as far as possible; None if they weren't. age_s: of the oldest latency.

@@ -12,10 +12,8 @@ from iokeel.core.correct.capacity import (
     CREEP_RATIO,
     CREEP_TO,
     FIRST_ROOM_RATIO,
-    LEARN_S,
     LONGEST_S,
     SEEN_MOST,
-    SLACK,
     STEP,
     UP_RATIO,
     Unmet,
@@ -24,6 +22,7 @@ from iokeel.core.correct.capacity import (
     peak_after,
     room_while_idle,
 )
+from iokeel.core.correct.lessons import FORGET_S, SLACK
 from iokeel.core.values.state import Division, Feedback, StorageState
 from iokeel.core.values.storage import Load, StorageActivity, StoragePolicy
 
@@ -180,7 +179,7 @@ def test_a_reading_after_a_gap_of_days_moves_a_learnt_capacity_as_one(suffers: b
         StoragePolicy(), division=Division(1000.0, short=True), feedback=Feedback(peak=1000.0)
     )
     after_gap = peak_after(before, 0.0, suffers, 1e6, shrinks=suffers)
-    longest = 2.0 ** (LONGEST_S / LEARN_S)
+    longest = 2.0 ** (LONGEST_S / FORGET_S)
     assert after_gap == pytest.approx(1000 / longest if suffers else 1000 * longest)
 
 
@@ -226,7 +225,7 @@ def test_while_protected_drives_are_idle_the_others_regain_room_of_an_unknown_ca
     assert room_while_idle(learnt(room, capacity=1000), elapsed_s) == room
     after = room_while_idle(learnt(room, short=short), elapsed_s)
     assert (after > room) is (short and room < FIRST_ROOM_RATIO)
-    assert after <= max(room, min(FIRST_ROOM_RATIO, room * 2 ** (elapsed_s / LEARN_S)))
+    assert after <= max(room, min(FIRST_ROOM_RATIO, room * 2 ** (elapsed_s / FORGET_S)))
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_what_it_showed_is_remembered_for_a_while(
 
 
 def test_if_nothing_is_left_to_cut_it_shows_what_it_can_do() -> None:
-    first = reckoned(drive(400, LATE, 2000), beside=1000)
+    first = reckoned(drive(400, LATE, 2000), beside=500)
     assert first.shown_now == {DRIVE: Shown(400, 0, in_vain=True)}
     claimant = drive(300, LATE, 2000)
     again = reckoned(claimant, shown=first.shown_now)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.correct.capacity import FIRST_ROOM_RATIO, follow
-from iokeel.core.correct.headroom import FORGET_S, least_useful, least_useful_room, lessons_after
+from iokeel.core.correct.headroom import least_useful_room
+from iokeel.core.correct.lessons import FORGET_S, least_useful, lessons_after
 from iokeel.core.values.claimant import claimant_of
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.policy import DrivePolicy

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from iokeel.core.correct.capacity import FIRST_ROOM_RATIO, POWER, SLACK, STEP
+from iokeel.core.correct.capacity import FIRST_ROOM_RATIO, POWER, STEP
+from iokeel.core.correct.lessons import SLACK
 from iokeel.core.divide.everything import allocate, owed_to_unread
 from iokeel.core.divide.groups import Group, owed_to_unprotected
 from iokeel.core.divide.parts import limits_of, with_tenant_parts, with_vm_parts
-from iokeel.core.divide.pool import FOOTHOLD_RATIO, SPARE_RATIO
-from iokeel.core.values.claimant import TRIED_REQUESTS, Claimant
+from iokeel.core.divide.pool import SPARE_RATIO
+from iokeel.core.values.claimant import FOOTHOLD_RATIO, TRIED_REQUESTS, Claimant
 from iokeel.core.values.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.values.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.values.limits import ThrottleLimits

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from iokeel.core.decide import decide
-from iokeel.core.divide.pool import FOOTHOLD_RATIO
+from iokeel.core.values.claimant import FOOTHOLD_RATIO
 from iokeel.core.values.counters import NS_PER_S, Counters, DriveId
 from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
 from iokeel.core.values.observation import DriveSeen, Observation, StorageSeen

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iokeel.core.divide.parts import with_vm_parts
-from iokeel.core.divide.pool import FOOTHOLD_RATIO, SPARE_RATIO
+from iokeel.core.divide.pool import SPARE_RATIO
 from iokeel.core.measure.burst import NO_CREDIT
-from iokeel.core.values.claimant import STEP_RATIO
+from iokeel.core.values.claimant import FOOTHOLD_RATIO, STEP_RATIO
 from iokeel.core.values.counters import NS_PER_S, Counters, DriveId, Flow, Rates
 from iokeel.core.values.policy import DrivePolicy, VmPolicy
 from iokeel.core.values.state import Credit, Demand, DriveState, Measured, Part, Share, VmPart
