@@ -25,6 +25,7 @@ ALLOWED = {
     "itertools",
     "math",
     "statistics",
+    "types",
     "typing",
 }
 # Builtins that do I/O; clocks and random numbers need an import.
