@@ -260,6 +260,7 @@ def _close_all(connections: Iterable[Any]) -> None:
 
 def close(connection: Any) -> None:
     """Close a connection. Blocks, for as long as libvirtd doesn't answer."""
+    vars(connection).pop("handles", None)  # each keeps it open (readings.py)
     try:
         connection.close()
     except libvirt.libvirtError as error:

@@ -85,15 +85,20 @@ def read_all(
 
     domains: those whose throttle groups are read too. Raises libvirtError.
     """
+    # Each costs a call of libvirtd, so a connection keeps those that have just answered.
+    kept: dict[str, Any] = vars(connection).get("handles", {})
     if names is None:
         found = connection.getAllDomainStats(_STATS, _STATS_FLAGS)
     else:
-        handles = [connection.lookupByName(name) for name in names]
-        found = connection.domainListGetStats(handles, _STATS, _STATS_FLAGS)
+        handles = [kept.get(name) or _handle(connection, name) for name in names]
+        there = [handle for handle in handles if handle is not None]
+        found = connection.domainListGetStats(there, _STATS, _STATS_FLAGS) if there else []
+        kept = {name: handle for name, handle in kept.items() if name not in names}
     at_ns = time.monotonic_ns()
     readings = {}
     for handle, values in found:
         name = handle.name()
+        kept[name] = handle
         groups = None
         if name in domains and _counted(values):  # else it is busy, perhaps for long
             try:
@@ -102,7 +107,18 @@ def read_all(
             except libvirt.libvirtError as error:
                 log.debug("%s: %s", name, error)  # most likely it has just gone
         readings[name] = Reading(at_ns, values, time.monotonic_ns(), groups)
+    vars(connection)["handles"] = kept
     return readings
+
+
+def _handle(connection: Any, name: str) -> Any:
+    """Return libvirt's handle of a domain; None if it has just gone. Raises libvirtError."""
+    try:
+        return connection.lookupByName(name)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            raise
+    return None
 
 
 def _counted(values: Mapping[str, Any]) -> list[str]:

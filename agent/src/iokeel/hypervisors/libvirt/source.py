@@ -43,6 +43,7 @@ from iokeel.hypervisors.libvirt.policies import Policies
 from iokeel.hypervisors.libvirt.readings import HiddenCounters, Reading, counters_of, read_all
 from iokeel.hypervisors.pace import delays
 from iokeel.hypervisors.qemu.bounds import Budget
+from iokeel.hypervisors.rests import Rests
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.libvirt_xml.domain import Disk, DomainXml
@@ -93,6 +94,7 @@ class LibvirtSource(SourceNews):
             self._calls, self.announce, self._limits.tuned, lambda name: self.on_job(name)
         )
         self._uncounted = Uncounted()
+        self._rests = Rests()
         self._find_again_at = 0.0  # by the monotonic clock
         self._asking: set[asyncio.Task[None]] = set()
 
@@ -167,23 +169,33 @@ class LibvirtSource(SourceNews):
         """Read the counters of all domains' drives (None), or of some domains', in one call.
 
         All are those that run, also if none has been read yet: a silent one is heard of by this.
+        But those at rest aren't asked for.
         """
-        names = self._running if domains is None else self._domains.keys() & {*domains}
+        running = self._running or set()
+        names = running if domains is None else self._domains.keys() & {*domains}
         if not names or not self._events.connected:
             return {}
+        found: dict[DriveId, Counters] = {}
+        asked: Collection[str] | None = names
+        if domains is None:
+            names = self._awake(running, found)
+            asked = names if found else None
+        else:
+            self._rests.forget(names)
+        if not names:
+            return found
         groups = {name: d for name, d in self._domains.items() if d.reads_groups and name in names}
         orders, began_s = self._limits.orders(), time.monotonic()
         try:
             readings = await self._calls.call(
-                lambda connection: read_all(connection, None if domains is None else names, groups),
-                timeout_s,
+                lambda connection: read_all(connection, asked, groups), timeout_s
             )
         except IokeelError as error:
             self.errors["timeout" if isinstance(error, NoAnswer) else "sample"] += 1
             log.warning("%s", error)
             if isinstance(error, NoAnswer):
                 self._find_silent()
-            return {}
+            return found
         self._hear_of(readings)
         if domains is None:
             self._beside(self._set_past.next([n for n, r in readings.items() if not r.is_busy]))
@@ -197,15 +209,28 @@ class LibvirtSource(SourceNews):
                 and not self._calls.is_silent(name)
             ]
             self.errors["sample"] += self._uncounted.note(busy, time.monotonic())
-        found: dict[DriveId, Counters] = {}
+        read: dict[DriveId, Counters] = {}
         for name, reading in readings.items():
             (self._saving.add if reading.is_saving else self._saving.discard)(name)
             if reading.groups is not None:
                 self._limits.note_groups(name, reading.groups, orders)
             for target, counters in counters_of(reading):
-                found[DriveId(name, target)] = counters
+                read[DriveId(name, target)] = counters
         left_s = max(_LEAST_S, timeout_s - (time.monotonic() - began_s))
-        return found | await self._hidden.read(readings, left_s)
+        read |= await self._hidden.read(readings, left_s)
+        if domains is None:
+            self._rests.came(self.vms(), read)
+        return found | read
+
+    def _awake(self, names: Collection[str], found: dict[DriveId, Counters]) -> set[str]:
+        """Return the domains to read, and put the counters of the others into `found`."""
+        at_ns = time.monotonic_ns()
+        return {
+            name
+            for name in names
+            if (domain := self._domains.get(name)) is None
+            or not self._rests.take(domain.info, at_ns, found)
+        }
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force: see LimitsInForce."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import resource
+import time
 from collections.abc import Collection, Mapping, Sequence
 
 from iokeel.config.settings import Config, VmConfig
@@ -15,6 +16,7 @@ from iokeel.errors import DriveGone
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.counters import Round
 from iokeel.hypervisors.qmp.monitor import Monitor
+from iokeel.hypervisors.rests import Rests
 from iokeel.hypervisors.source import SourceNews, VmInfo
 
 log = logging.getLogger(__name__)
@@ -23,7 +25,9 @@ log = logging.getLogger(__name__)
 # reply's time is when it is read, so it has to be read soon.
 _CONNECTING = 64
 _ASKED_AT_ONCE = 32
-# Open files that are not sockets of VMs.
+# Open files: a VM's socket, and one for each thread of a QEMU at rest (rests.py may have half of
+# all); then those that are no VM's.
+_FILES_A_VM = 6
 _OTHER_FILES = 100
 
 
@@ -36,6 +40,7 @@ class QmpSource(SourceNews):
         self._known: dict[str, VmInfo] = {}
         self._ran = {} if ran is None else ran
         self._monitors = {vm.name: Monitor(vm, self, self._known, self._ran) for vm in vms}
+        self._rests = Rests()
         self._connecting = asyncio.Semaphore(_CONNECTING)
         self._running: asyncio.TaskGroup | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}  # of the monitors, by VM
@@ -71,7 +76,7 @@ class QmpSource(SourceNews):
 
     def _start(self, names: Collection[str]) -> None:
         if self._running is not None:
-            _allow_files(len(self._monitors) + _OTHER_FILES)
+            _allow_files(_FILES_A_VM * len(self._monitors) + _OTHER_FILES)
             for name in names:
                 run = self._monitors[name].run(self._connecting)
                 self._tasks[name] = self._running.create_task(run)
@@ -100,16 +105,21 @@ class QmpSource(SourceNews):
     ) -> Mapping[DriveId, Counters]:
         """Read the counters of all VMs' drives, or of some domains' only.
 
-        A VM that still owes an answer isn't asked again. An answer after the timeout is dropped.
+        A VM that still owes an answer isn't asked again, and one at rest isn't asked among all. An
+        answer after the timeout is dropped.
         """
-        loop = asyncio.get_running_loop()
+        loop, at_ns = asyncio.get_running_loop(), time.monotonic_ns()
         round_ = Round(loop.create_future())
         deadline = loop.call_later(timeout_s, round_.end)
-        monitors = [
-            monitor
-            for name in (self._monitors if domains is None else domains)
-            if (monitor := self._monitors.get(name)) is not None and monitor.connected
-        ]
+        monitors, resting = [], dict[DriveId, Counters]()
+        if domains is not None:
+            self._rests.forget(domains)
+        for name in self._monitors if domains is None else domains:
+            monitor = self._monitors.get(name)
+            if monitor is not None and monitor.connected:
+                vm = self._known.get(name)
+                if vm is None or not self._rests.take(vm, at_ns, resting):
+                    monitors.append(monitor)
         try:
             for number, monitor in enumerate(monitors, 1):
                 monitor.ask(round_)
@@ -122,7 +132,9 @@ class QmpSource(SourceNews):
         if round_.outstanding:
             for monitor in monitors:
                 monitor.check_answered()
-        return round_.found
+        if domains is None:
+            self._rests.came(self._known, round_.found)
+        return round_.found | resting
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force by block_set_io_throttle, or on the drive's throttle-group object.
