@@ -41,6 +41,7 @@ from iokeel.core.enforce.shared_group import with_first, with_moves, without_rel
 from iokeel.core.measure.burst import credit_after_use
 from iokeel.core.measure.demand import HELD, NO_USE, demand_after, use_of
 from iokeel.core.measure.drive import measure
+from iokeel.core.measure.settled import has_settled, is_unmoved, tells_nothing_new, woken
 from iokeel.core.values.counters import NS_PER_S, DriveId
 from iokeel.core.values.curve import CostModel
 from iokeel.core.values.limits import Abilities, ThrottleLimits
@@ -51,6 +52,7 @@ from iokeel.core.values.state import (
     NOT_DIVIDED,
     DriveState,
     Sent,
+    Settled,
     Share,
     State,
     StorageState,
@@ -80,10 +82,16 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
     if seen.partial:
         there = state.failures.keys() - seen.drives.keys() - {*seen.gone}
         failures.update((drive, state.failures[drive]) for drive in there)
-    now = _read(state, seen, models, failures)
+    settled = {**state.settled}
+    now = _read(state, seen, models, settled, failures)
     storages, shares = divide_all(state, seen, models, now, failures)
-    orders, suspects = _look_at_all(state, seen, models, now, storages, shares, failures, now_ns)
-    return State(state.model, now, state.tenants, storages, suspects, failures), orders
+    orders, suspects = _look_at_all(
+        state, seen, models, now, storages, shares, settled, failures, now_ns
+    )
+    last_seen = {**state.seen, **seen.drives} if seen.partial else seen.drives
+    tenants = state.tenants
+    after = State(state.model, now, tenants, storages, suspects, failures, settled, last_seen)
+    return after, orders
 
 
 def _promised(known: DriveState, seen: DriveSeen | None) -> DriveState:
@@ -105,17 +113,33 @@ def _read(
     state: State,
     seen: Observation,
     models: Mapping[str | None, CostModel],
+    settled: dict[DriveId, Settled],
     failures: dict[DriveId | str | None, Exception],
 ) -> dict[DriveId, DriveState]:
-    """Return the drives that are still known, with their new readings."""
+    """Return the drives that are still known, with their new readings.
+
+    settled: those whose reading tells something new are removed.
+    """
     drives = dict(state.drives)
     if seen.partial:
         for drive in seen.gone:  # or another one of its name would be taken for it
             drives.pop(drive, None)
     else:
         drives = {drive: drives[drive] for drive in seen.unread if drive in drives}
+        for drive in settled.keys() - seen.drives.keys():
+            idle = settled.pop(drive)
+            if drive in drives:
+                drives[drive] = woken(idle, drives[drive], state.seen.get(drive))
     for drive, now in seen.drives.items():
         before = state.drives.get(drive, NEW)
+        last = settled.get(drive)
+        if last is not None:
+            was = state.seen.get(drive)
+            if was is not None and tells_nothing_new(last, before, was, now):
+                drives[drive] = before
+                continue
+            del settled[drive]
+            before = woken(last, before, was)
         try:
             drives[drive] = _with_reading(before, now, models)
         except Exception as error:
@@ -131,12 +155,14 @@ def _look_at_all(
     drives: dict[DriveId, DriveState],
     storages: Mapping[str, StorageState],
     shares: Mapping[DriveId, Share] | None,
+    settled: dict[DriveId, Settled],
     failures: dict[DriveId | str | None, Exception],
     now_ns: int,
 ) -> tuple[list[SetLimits], tuple[DriveId, ...]]:
     """Look at each drive, and return the orders and the drives that need a second look.
 
-    Also those that wait until others' limits have made room for theirs.
+    Also those that wait until others' limits have made room for theirs. settled: those with nothing
+    new, which are looked at only if the division has; those that have settled since are added.
     """
     orders: list[SetLimits] = []
     suspects: list[DriveId] = []
@@ -152,11 +178,20 @@ def _look_at_all(
             split_size = before.sent.limits.split_size if before.sent.limits else None
         else:
             split_size = split_size_of(known.policy, known.abilities, model, storage)
+        last = settled.get(drive)
+        if last is not None:
+            if is_unmoved(last, known, share, model, split_size, storage):
+                drives[drive] = last.known
+                continue
+            del settled[drive]
+            known = woken(last, known, now)
         try:
             after, order = look(before, known, share, now, model, split_size, storage, now_ns)
         except Exception as error:
             failures[drive] = error
             continue
+        if order is None and has_settled(before, after, storage, now_ns):
+            settled[drive] = Settled(after, model, split_size)
         if order is not None:
             after = with_order(after)
             orders.append(SetLimits(drive, *order))

@@ -16,7 +16,7 @@ from iokeel.core.values.credit import Credit as Credit
 from iokeel.core.values.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.mix import NO_NOISE, Noise
-from iokeel.core.values.observation import Reason
+from iokeel.core.values.observation import DriveSeen, Reason
 from iokeel.core.values.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.values.storage import Load, StorageActivity, StorageCounters, StoragePolicy
 from iokeel.core.values.wants import Wants
@@ -480,6 +480,17 @@ class StorageState:
         return self.wants is None and capacity is not None and self.promised > capacity
 
 
+class Settled(NamedTuple):
+    """A drive that the last look has left as it was (drive/settled.py).
+
+    known: its state since. model, split_size: what its limits are made by.
+    """
+
+    known: DriveState
+    model: CostModel
+    split_size: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The law's memory. model: the cost curves of storages that have none of their own.
@@ -487,7 +498,8 @@ class State:
     tenants: the policies of tenants that have one. suspects: drives that need a second look,
     LOOK_AGAIN_S from now (enforce/retune.py). failures: errors of the law itself in the last
     decision, by the drive or storage that was set aside for it; under None, one of the division
-    whatever is set aside.
+    whatever is set aside. settled: the drives that needn't be looked at again. seen: the drives as
+    the last look at each saw them.
     """
 
     model: CostModel = DEFAULT_MODEL
@@ -496,3 +508,5 @@ class State:
     storages: Mapping[str, StorageState] = field(default_factory=dict)
     suspects: tuple[DriveId, ...] = ()
     failures: Mapping[DriveId | str | None, Exception] = field(default_factory=dict)
+    settled: Mapping[DriveId, Settled] = field(default_factory=dict)
+    seen: Mapping[DriveId, DriveSeen] = field(default_factory=dict)
