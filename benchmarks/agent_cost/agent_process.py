@@ -98,7 +98,10 @@ def agent_beside(scenario: Scenario, command: Sequence[str]) -> Iterator[AgentPr
     with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
         folder = Path(name)
         with synthetic_vms(folder / "vms", scenario):
-            agent = AgentProcess(folder, command, vm_tables(folder / "vms"))
+            tables = vm_tables(folder / "vms")
+            if scenario.idle is not None:  # they are in one cgroup, as guests never are
+                tables += "[cgroup]\nenabled = false\n"
+            agent = AgentProcess(folder, command, tables)
             agent.start()
             try:
                 yield agent

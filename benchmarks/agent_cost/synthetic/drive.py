@@ -10,9 +10,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias, TypedDict
 
+_IDLE = (4096, 1.0, 0.0)
 #: Request size in bytes, part of the requests that read, requests a second without a limit.
 WORKLOADS = (
-    (4096, 1.0, 0.0),
+    _IDLE,
     (4096, 0.7, 800.0),
     (4096, 1.0, 6000.0),
     (8192, 0.6, 3000.0),
@@ -76,7 +77,7 @@ def number(arguments: Arguments, name: str, default: int = 0) -> int:
 class Drive:
     """One virtio-blk drive, its workload and the limits that were set on it."""
 
-    def __init__(self, vm: str, number: int, seed: int) -> None:
+    def __init__(self, vm: str, number: int, seed: int, idle: bool = False) -> None:
         self.target = f"vd{chr(ord('a') + number)}"
         self.qdev = f"/machine/peripheral/{self.target}/virtio-backend"
         self.path = f"/var/lib/images/{vm}-{self.target}.raw"
@@ -84,7 +85,8 @@ class Drive:
         self._levels: dict[str, float] = {}
         self._rng = random.Random(seed)
         self._template = _BLOCKSTATS.replace("NAME", self.target)
-        self._workload = self._rng.choice(WORKLOADS)
+        self._workloads = (_IDLE,) if idle else WORKLOADS
+        self._workload = self._rng.choice(self._workloads)
         self._then_s = time.monotonic()
         self._shift_s = self._then_s + self._rng.expovariate(1 / MEAN_PHASE_S)
         self._reads = self._writes = self._read_bytes = self._write_bytes = 0
@@ -105,7 +107,7 @@ class Drive:
         now_s = time.monotonic()
         while self._shift_s < now_s:
             self._advance(self._shift_s)
-            self._workload = self._rng.choice(WORKLOADS)
+            self._workload = self._rng.choice(self._workloads)
             self._shift_s += self._rng.expovariate(1 / MEAN_PHASE_S)
         self._advance(now_s)
 

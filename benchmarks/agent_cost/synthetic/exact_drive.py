@@ -54,8 +54,8 @@ def _object_name(name: str) -> str:
 class ExactDrive(Drive):
     """A drive whose requests are charged by a curve once it has one."""
 
-    def __init__(self, vm: str, number: int, seed: int) -> None:
-        super().__init__(vm, number, seed)
+    def __init__(self, vm: str, number: int, seed: int, idle: bool = False) -> None:
+        super().__init__(vm, number, seed, idle)
         self._patched: dict[str, object] = {
             "split-size": 0, "idle-credit-ms": 100, "max-in-flight": 0, "latency": False,
         }  # fmt: skip

@@ -28,12 +28,14 @@ class Request(TypedDict, total=False):
 class Vm:
     """One VM: its drives, and the clients of its monitor, which serves only the first.
 
-    hung: it never answers for counters. exact: its QEMU has cost curves.
+    hung: it never answers for counters. exact: its QEMU has cost curves. idle: it does nothing.
     """
 
-    def __init__(self, name: str, drives: int, seed: int, hung: bool, exact: bool = False) -> None:
+    def __init__(
+        self, name: str, drives: int, seed: int, *, hung: bool, exact: bool, idle: bool = False
+    ) -> None:
         kind = ExactDrive if exact else Drive
-        self.drives = [kind(name, number, seed * 64 + number) for number in range(drives)]
+        self.drives = [kind(name, number, seed * 64 + number, idle) for number in range(drives)]
         self.schema: Sequence[object] = SCHEMA if exact else ()
         self.clients: list[Client] = []
         self.hung = hung

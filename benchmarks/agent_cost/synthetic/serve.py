@@ -76,6 +76,7 @@ def main() -> None:
     parser.add_argument("--drives", type=int, default=1, help="drives a VM (at most 26)")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--hung", type=int, default=0, help="VMs that never answer for counters")
+    parser.add_argument("--idle", type=int, default=0, help="VMs that do nothing, the last ones")
     parser.add_argument("--exact", action="store_true", help="with cost curves, as patched")
     parser.add_argument("--events", type=float, default=0.1, help="events a VM and minute")
     parser.add_argument("--seed", type=int, default=1)
@@ -88,6 +89,7 @@ def main() -> None:
             options.directory / f"vm{number:05}.qmp": Vm(
                 f"vm{number:05}", options.drives, options.seed * 100_003 + number,
                 hung=number < options.hung, exact=options.exact,
+                idle=number >= options.vms - options.idle,
             )
             for number in range(worker, options.vms, options.processes)
         }  # fmt: skip
