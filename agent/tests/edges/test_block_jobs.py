@@ -125,6 +125,15 @@ async def test_a_job_is_found_by_looks_too_and_another_vm_is_asked_seldom(rig: R
     assert await asked() == 3
 
 
+async def test_a_vm_at_rest_is_asked_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    (source,) = rig.jobs._observer.sources
+    monkeypatch.setattr(source, "resting", lambda: {"db1"})
+    for _ in range(3):
+        rig.jobs.look(rig.jobs._asked_ns.get("db1", 0) + 61 * NS_PER_S)
+        await rig.jobs._tasks.wait(30)
+    assert rig.server.commands().count("query-block-jobs") == 1
+
+
 async def test_a_job_without_a_rate_has_no_end_of_room(rig: Rig) -> None:
     rig.jobs.default_bps = None
     rig.server.job(NAME)

@@ -15,7 +15,7 @@ import random
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from iokeel.core.values.counters import Counters, DriveId
@@ -57,6 +57,11 @@ class Rests:
         self._last: dict[str, _Reading] = {}  # of the last tick's readings, by VM
         self._pauses: dict[str, tuple[float, float]] = {}  # when to try again, and its length
         self._files = 0
+
+    @property
+    def names(self) -> Collection[str]:
+        """The VMs at rest."""
+        return self._rests.keys()
 
     def take(self, vm: VmInfo, at_ns: int, found: dict[DriveId, Counters]) -> bool:
         """Put the counters of a VM at rest into `found`; return False if it has to be read.

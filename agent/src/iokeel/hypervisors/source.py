@@ -76,6 +76,10 @@ class SourceNews:
         self.on_change: Callable[[str], None] = lambda _: None
         self.on_job: Callable[[str], None] = lambda _: None
 
+    def resting(self) -> Collection[str]:
+        """Return the VMs whose QEMUs have done nothing since their last reading. Does no I/O."""
+        return ()
+
 
 class Source(Protocol):
     """A source of VMs. Every method but `run` returns within its timeout.
@@ -108,6 +112,9 @@ class Source(Protocol):
 
         A VM that can't be read for long is in either of them until it certainly doesn't run.
         """
+
+    def resting(self) -> Collection[str]:
+        """Return the VMs whose QEMUs have done nothing since their last reading. Does no I/O."""
 
     def saving(self) -> Collection[str]:
         """Return the names of VMs that are paused while their memory is written, or read.

@@ -105,9 +105,12 @@ class BlockJobs:
         for vm in self._asked_ns.keys() - vms.keys():
             del self._asked_ns[vm]
             self._pace.forget(vm)
+        resting = self._observer.resting()
         for vm in vms:
             wait_s = _AGAIN_S if vm in self.running else _SELDOM_S
             at_ns = self._asked_ns.get(vm)
+            if vm in resting and vm not in self.running and at_ns is not None:
+                continue  # no job has begun since, or it would run
             if at_ns is None or now_ns - at_ns >= wait_s * NS_PER_S:
                 self.heard(vm)
             if vm in self.running:

@@ -80,6 +80,10 @@ class Observer:
         """Return the names of VMs that are paused while their memory is written, or read."""
         return frozenset().union(*(source.saving() for source in self.sources))
 
+    def resting(self) -> frozenset[str]:
+        """Return the names of VMs whose QEMUs have done nothing since their last reading."""
+        return frozenset().union(*(source.resting() for source in self.sources))
+
     def may_run(self, domain: str) -> bool:
         """Return whether a VM that no source has may run nevertheless."""
         unread = self.unread_vms()

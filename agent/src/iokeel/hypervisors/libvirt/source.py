@@ -156,6 +156,10 @@ class LibvirtSource(SourceNews):
         """Return the domains that run but haven't been read; None before libvirtd lists them."""
         return None if self._running is None else self._running - self._domains.keys()
 
+    def resting(self) -> Collection[str]:
+        """Return the VMs that have done nothing since their last reading. Does no I/O."""
+        return self._rests.names
+
     def saving(self) -> Collection[str]:
         """Return the domains that are paused while their memory is written, or read. No I/O.
 

@@ -96,6 +96,10 @@ class QmpSource(SourceNews):
             *self._known
         }
 
+    def resting(self) -> Collection[str]:
+        """Return the VMs that have done nothing since their last reading. Does no I/O."""
+        return self._rests.names
+
     def saving(self) -> Collection[str]:
         """Return nothing: a QEMU answers nobody while it writes its memory."""
         return ()
