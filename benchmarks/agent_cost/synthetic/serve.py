@@ -39,7 +39,7 @@ async def serve(vms: dict[Path, Vm], events_a_minute: float, ready: Connection) 
         path.unlink(missing_ok=True)
         await loop.create_unix_server(partial(Client, vm), str(path), backlog=1)
     ready.send(True)
-    rng = random.Random(len(vms))
+    rng = random.Random(min(path.name for path in vms))  # or all processes do the same
     while True:
         await asyncio.sleep(rng.expovariate(max(1e-9, events_a_minute * len(vms) / 60)))
         vm = rng.choice(list(vms.values()))
