@@ -43,8 +43,16 @@ def sources_of(config: Config, store: StateStore) -> list[Source]:
     if config.libvirt.enabled:
         from iokeel.hypervisors.libvirt.source import LibvirtSource
 
-        uri, ceilings = config.libvirt.uri, config.ceilings
-        sources.append(LibvirtSource(uri, config.classes, store.policies, ceilings, config.rules))
+        sources.append(
+            LibvirtSource(
+                config.libvirt.uri,
+                config.classes,
+                store.policies,
+                config.ceilings,
+                config.rules,
+                config.facts_dir,
+            )
+        )
     return sources
 
 

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from iokeel.config.paths import DEFAULT_CONFIG
+from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_FACTS
 from iokeel.config.rules import rules_of
 from iokeel.config.settings import (
     KINDS,
@@ -119,6 +119,7 @@ def parse(data: bytes, file: str) -> Config:
         _fleet(raw, file),
         ceilings,
         rules,
+        _or(raw.policy.facts_dir, DEFAULT_FACTS),
         {kind: values[kind] for kind in KINDS if kind in values},
         text=data,
     )

@@ -10,3 +10,4 @@ from pathlib import Path
 
 DEFAULT_CONFIG = Path("/etc/iokeel/agent.toml")
 DEFAULT_SOCKET = Path("/run/iokeel/agent.sock")
+DEFAULT_FACTS = Path("/etc/iokeel/facts.d")

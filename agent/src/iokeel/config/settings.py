@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from iokeel.config.paths import DEFAULT_SOCKET
+from iokeel.config.paths import DEFAULT_FACTS, DEFAULT_SOCKET
 from iokeel.core.values.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
 from iokeel.core.values.storage import StorageId, StoragePolicy
@@ -126,7 +126,7 @@ class Config:
     """The whole configuration. classes: the built-in ones too. fleet: None if there is no [fleet].
 
     ceilings: in their order; a domain has the first one that its name matches. rules: those of
-    policies that aren't in metadata.
+    policies that aren't in metadata. facts_dir: the folder of the operator's files of facts.
     tables: the tables of tenants and storages as they are written, by kind (KINDS) and name. gone:
     those that it lacks, with their errors. Their last good ones are in force, if they can be read.
     text: the whole file.
@@ -145,6 +145,7 @@ class Config:
     fleet: FleetConfig | None = None
     ceilings: tuple[Ceiling, ...] = ()
     rules: Rules = field(default_factory=Rules)
+    facts_dir: Path = DEFAULT_FACTS
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
     text: bytes = field(default=b"", compare=False, repr=False)

@@ -297,6 +297,7 @@ class PolicyTable(Table):
 
     metadata: bool | None = None
     trust: list[str] | None = None
+    facts_dir: AbsolutePath | None = None
 
 
 class RuleDriveTable(Table):

@@ -33,6 +33,7 @@ from iokeel.report.records import (
 from iokeel.report.snapshot import Snapshot
 from iokeel.rules.compose import ANY, ByRules, compose, given_values
 from iokeel.rules.facts import Facts, facts_of
+from iokeel.rules.facts_folder import FactsFolder
 from iokeel.rules.rule import OWN, Rules
 from iokeel.words.quoting import escaped
 
@@ -139,7 +140,9 @@ def guest_of_file(xml: bytes, config: Config, where: str) -> GuestReport:
     own = written_policy(xml, where) if rules.metadata else None
     if own is not None:
         own.resolved(config.classes)
-    facts = facts_of(xml, domain, where)
+    files = FactsFolder(config.facts_dir)
+    files.read()
+    facts = files.added(facts_of(xml, domain, where))
     fit = rules.fit(facts, config.classes, where)
     made = compose(own, fit, domain.targets, config.classes)
     held, _ = _held(config, domain.name, made.policy, domain.targets)

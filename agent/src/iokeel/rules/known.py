@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-PLATFORM, TENANT = "platform", "tenant"
+PLATFORM, TENANT, OPERATOR = "platform", "tenant", "operator"
 
 #: Facts of a VM, and who controls them. A name that ends with a dot begins those of many facts.
 VM_FACTS = {
@@ -66,12 +66,21 @@ DRIVE_FACTS = {
 EITHER = {name: ("yes", "no") for name in ("readonly", "shareable", "iotune")}
 
 
+_PREFIXES = {name.partition(".")[0] for name in VM_FACTS | DRIVE_FACTS}
+
+
 def who_controls(fact: str) -> str | None:
-    """Return who controls a fact: PLATFORM or TENANT; None if there is no such fact."""
+    """Return who controls a fact: PLATFORM, TENANT or OPERATOR; None if there is no such fact.
+
+    An operator's files add those that have a prefix of no platform's (facts_folder.py).
+    """
     known = VM_FACTS | DRIVE_FACTS
     if fact in known:
         return known[fact] if not fact.endswith(".") else None
-    return next((who for name, who in known.items() if _begins(fact, name)), None)
+    if (who := next((who for name, who in known.items() if _begins(fact, name)), None)) is not None:
+        return who
+    prefix, dot, rest = fact.partition(".")
+    return OPERATOR if prefix and dot and rest and prefix not in _PREFIXES else None
 
 
 def is_of_drive(fact: str) -> bool:

@@ -39,6 +39,7 @@ from iokeel.rules.compose import (
     with_rest_of,
 )
 from iokeel.rules.facts import facts_of
+from iokeel.rules.facts_folder import FactsFolder
 from iokeel.rules.rule import OWN, Fit, Rules
 from iokeel.words.quoting import few
 
@@ -56,7 +57,8 @@ class _Seen(NamedTuple):
 class Policies:
     """Reads domains' policies.
 
-    classes: those that a policy can name. ceilings, rules: this host's. last_good: the last good
+    classes: those that a policy can name. ceilings, rules: this host's. files: of facts that the
+    operator adds; None if there are none. last_good: the last good
     policy of each domain that runs or is defined, by its UUID: a name may pass to another domain.
     One that an older version saved without a UUID is by name until its domain is read.
     """
@@ -70,6 +72,7 @@ class Policies:
         self.classes = classes
         self.ceilings: Sequence[Ceiling] = ()
         self.rules = Rules()
+        self.files: FactsFolder | None = None
         self._seen: dict[str, _Seen] = {}
         self._last_good = last_good
         self._news = news
@@ -182,14 +185,19 @@ class Policies:
 
         Raises PolicyError; then no facts are known.
         """
-        digest, seen = hash((text, xml.targets)), self._seen.get(xml.name)
+        if self.files is not None:
+            self.files.read()
+        version = 0 if self.files is None else self.files.version
+        digest, seen = hash((text, xml.targets, version)), self._seen.get(xml.name)
         if seen is None or seen.digest != digest or seen.rules is not self.rules:
             known = seen is not None and seen.digest == digest
             self._seen.pop(xml.name, None)
             last = self._last_good.get(xml.uuid or xml.name)
             held = last is not None and not last.sources  # by an agent that kept no record
             facts = seen.by_rules.facts if seen and known else None
-            facts = facts or facts_of(text, xml, _where(xml), held=held)
+            if facts is None:
+                facts = facts_of(text, xml, _where(xml), held=held)
+                facts = facts if self.files is None else self.files.added(facts)
             fit = self.rules.fit(facts, self.classes, _where(xml))
             seen = self._seen[xml.name] = _Seen(digest, self.rules, ByRules(facts, fit))
         return seen.by_rules.fit

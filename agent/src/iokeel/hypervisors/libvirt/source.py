@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Collection, Coroutine, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import libvirt
@@ -47,6 +48,7 @@ from iokeel.hypervisors.rests import Rests
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.libvirt_xml.domain import Disk, DomainXml
+from iokeel.rules.facts_folder import FactsFolder
 from iokeel.rules.platform import KEY
 from iokeel.rules.platform import NAMESPACE as FOUND
 from iokeel.rules.rule import Rules
@@ -75,6 +77,7 @@ class LibvirtSource(SourceNews):
         policies: MutableMapping[str, LastGood],
         ceilings: Sequence[Ceiling] = (),
         rules: Rules | None = None,
+        facts_dir: Path | None = None,
     ) -> None:
         """policies: the last good policy of each domain that runs or is defined, by its UUID."""
         super().__init__()
@@ -88,6 +91,7 @@ class LibvirtSource(SourceNews):
         self._policies = Policies(classes, policies, self)
         self._budgets: dict[str, Budget] = {}  # of new hidden drives
         self._policies.ceilings, self._policies.rules = ceilings, rules or Rules()
+        self._policies.files = None if facts_dir is None else FactsFolder(facts_dir)
         self._hidden = HiddenCounters(self._domains, self._calls)
         self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
         self._events = Events(
@@ -141,6 +145,9 @@ class LibvirtSource(SourceNews):
         """Read all policies again, with the configuration's classes, ceilings and rules."""
         self._policies.classes, self._policies.ceilings = config.classes, config.ceilings
         self._policies.rules = config.rules
+        files = self._policies.files
+        if files is None or files.folder != config.facts_dir:
+            self._policies.files = FactsFolder(config.facts_dir)
         for name in self._domains:
             self.announce(name)
 
