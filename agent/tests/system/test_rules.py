@@ -188,3 +188,13 @@ def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cl
         cloud.start("io1.large")  # one without a limit
         eventually(lambda: blkdeviotune(host, "server") == {})
         assert agent.metrics()['iokeel_domain_policy_valid{domain="server"}'] == 1
+
+
+def test_a_limit_by_size_follows_a_resize(host: Host, cloud: Cloud) -> None:
+    rule = '[[rules]]\nname = "size"\n[[rules.drives]]\nlimit = {per_gb = 500}\n'
+    with HostAgent(host, rule) as agent:
+        cloud.start("io1.large")
+        cloud.in_time(500)
+        host.virsh("blockresize", "server", "vda", "3G")
+        agent.send(signal.SIGHUP)  # or it takes up to a minute
+        eventually(cloud.is_held(1500))

@@ -12,6 +12,7 @@ from iokeel.config.tables import PLATFORM, Root, RuleDriveTable, RuleTable
 from iokeel.core.values.policy import DrivePolicy, VmPolicy, checked_job_bps, override, vm_policy
 from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME
+from iokeel.rules.by_size import PerGb
 from iokeel.rules.known import EITHER, is_of_drive, is_trusted, names, who_controls
 from iokeel.rules.patterns import Patterns, Template, When
 from iokeel.rules.rule import DriveRule, Rule, Rules
@@ -89,8 +90,10 @@ class _Reader:
         if table.budget is not None:
             given["separate_budgets"] = table.budget == "separate"
         # A burst without a limit is for that of the class.
-        has_class = table.class_ is not None or class_name is not None or bool(sold)
-        override(DrivePolicy(limit=given.get("burst") if has_class else None), given, where, str)
+        by_size = [name for name, value in given.items() if isinstance(value, PerGb)]
+        has_class = table.class_ is not None or class_name is not None or bool(sold or by_size)
+        plain = {name: value for name, value in given.items() if name not in by_size}
+        override(DrivePolicy(limit=plain.get("burst") if has_class else None), plain, where, str)
         return DriveRule(
             self._when(table.when, where, of_drive=True),
             given,

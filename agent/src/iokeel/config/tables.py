@@ -28,6 +28,7 @@ from iokeel.core.values.curve import LEAST_COST, MOST_COST
 from iokeel.core.values.policy import LEAST_JOB_BPS, MOST_IOPS, MOST_JOB_BPS, MOST_LATENCY_MS
 from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME, TARGET
+from iokeel.rules.by_size import PerGb
 from iokeel.rules.tenants import EVERY
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 from iokeel.words.units import parse_size
@@ -177,13 +178,31 @@ def _point(value: object) -> object:
     return tuple(value)
 
 
-def _figure(value: object) -> int | str:
+def _figure(value: object) -> int | str | PerGb:
     if value == PLATFORM:
         return PLATFORM
+    if isinstance(value, dict):
+        return _per_gb(value)
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > _MOST_WHOLE:
         mend = f'write it like 500, or "{PLATFORM}" for what the platform sells'
         raise WrongValue(f"{shown(value)} is not a whole number", mend)
     return value
+
+
+def _per_gb(value: dict[str, object]) -> PerGb:
+    rate, least, most = (value.get(name) for name in ("per_gb", "least", "most"))
+    bounds = [each for each in (least, most) if each is not None]
+    is_whole = all(type(each) is int and 1 <= each <= MOST_IOPS for each in bounds)
+    is_rate = type(rate) in (int, float) and isinstance(rate, int | float)
+    if value.keys() - {"per_gb", "least", "most"} or not is_whole or not is_rate:
+        what = f"{shown(value)} isn't a figure by size"
+        raise WrongValue(what, "write it like {per_gb = 3, least = 300, most = 20000}")
+    found = PerGb(float(str(rate)), *(int(str(each)) if each else None for each in (least, most)))
+    if not 0 < found.per_gb <= MOST_IOPS:
+        raise WrongValue(f"per_gb is {shown(rate)}", f"give more than 0, and at most {MOST_IOPS}")
+    if found.least and found.most and found.least > found.most:
+        raise WrongValue(f"least {least} is above most {most}", "lower it, or raise the other")
+    return found
 
 
 def _fact_patterns(value: object) -> object:
@@ -199,7 +218,7 @@ def _fact_patterns(value: object) -> object:
 # TOML's whole numbers have no bounds, and those that can be printed do. Whether a figure makes
 # sense is for policy.checked to say.
 Whole = Annotated[int, Field(ge=-_MOST_WHOLE, le=_MOST_WHOLE)]
-Figure = Annotated[int | str, PlainValidator(_figure)]
+Figure = Annotated[int | str | PerGb, PlainValidator(_figure)]
 Size = Annotated[int, Field(gt=0, le=_MOST_SIZE_BYTES), BeforeValidator(_size)]
 Cost = Annotated[float, Field(ge=LEAST_COST, le=MOST_COST)]
 Point = Annotated[tuple[Size, Cost], BeforeValidator(_point)]

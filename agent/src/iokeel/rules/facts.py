@@ -15,6 +15,7 @@ from iokeel.errors import PolicyError
 from iokeel.host.network_storage import network_place
 from iokeel.libvirt_xml.domain import VOLUME, Disk, DomainXml
 from iokeel.libvirt_xml.xml import TooLarge, metadata_of, parsed
+from iokeel.rules.by_size import SIZE
 from iokeel.rules.platform import found_of, iotune_facts, record_text, recorded
 
 _NOVA = "{http://openstack.org/xmlns/libvirt/nova/1.1}"
@@ -45,12 +46,20 @@ class Facts:
         return {**self.vm, **self.drives.get(target, {})}
 
 
-def facts_of(xml: str | bytes, domain: DomainXml, where: str, *, held: bool = False) -> Facts:
+def facts_of(
+    xml: str | bytes,
+    domain: DomainXml,
+    where: str,
+    *,
+    held: bool = False,
+    sizes: Mapping[str, int] | None = None,
+) -> Facts:
     """Return the facts of a domain.
 
     xml: its whole XML. domain: the same as parsed; drives that only QEMU knows of may be added.
     where: its name in errors. held: it may have limits of the agent's that were set before there
-    was a record. Raises PolicyError if it can't be read: then no fact is known.
+    was a record. sizes: of drives by target, in bytes; None if nobody asks. Raises PolicyError if
+    it can't be read: then no fact is known.
     """
     metadata, rest = metadata_of(xml)
     try:
@@ -76,6 +85,7 @@ def facts_of(xml: str | bytes, domain: DomainXml, where: str, *, held: bool = Fa
                 *_drive(disk, disks.get(disk.target)),
                 *ovirt.get(disk.target, ()),
                 *iotune_facts(now.get(disk.target)),
+                *_size((sizes or {}).get(disk.target)),
             ]
         )
         for disk in domain.disks
@@ -168,6 +178,11 @@ def _drive(disk: Disk, element: etree._Element | None) -> _Texts:
         yield "boot", boot.get("order")
     for flag in ("readonly", "shareable"):
         yield flag, "no" if element.find(flag) is None else "yes"
+
+
+def _size(size_bytes: int | None) -> _Texts:
+    if size_bytes is not None:
+        yield SIZE, str(-(-size_bytes // (1 << 30)))
 
 
 def _ovirt_drives(about: etree._Element) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:

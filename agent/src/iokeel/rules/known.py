@@ -57,6 +57,7 @@ DRIVE_FACTS = {
     "boot": PLATFORM,
     "readonly": PLATFORM,
     "shareable": PLATFORM,
+    "size_gb": PLATFORM,
     "iotune": PLATFORM,
     "iotune.": PLATFORM,
     "ovirt.domain": PLATFORM,

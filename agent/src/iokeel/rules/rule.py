@@ -10,6 +10,7 @@ from typing import NamedTuple
 from iokeel.core.values.policy import DrivePolicy
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.written import Written, WrittenDrive, class_of
+from iokeel.rules.by_size import SIZE, PerGb, fitting, sized
 from iokeel.rules.facts import Facts
 from iokeel.rules.patterns import Template, When, because, fits
 from iokeel.rules.platform import only, sold
@@ -104,6 +105,15 @@ class Rules:
     def __bool__(self) -> bool:
         """Return whether policies may come from elsewhere than metadata."""
         return bool(self.rules) or not self.metadata
+
+    @cached_property
+    def ask_sizes(self) -> bool:
+        """Whether a rule goes by the size of drives."""
+        return any(
+            SIZE in table.when or any(isinstance(each, PerGb) for each in table.given.values())
+            for rule in self.rules
+            for table in rule.drives
+        )
 
     def fit(self, facts: Facts, classes: Mapping[str, DrivePolicy], where: str) -> Fit:
         """Return the rules that fit a guest, from the top to one that ends the search.
@@ -200,19 +210,21 @@ class _Made:
         for table in self._rule.drives:
             if not fits(table.when, facts):
                 continue
-            some, given = True, {**table.given, **self._sold(table, facts), **given}
+            some = True
+            given = fitting({**self._given(table, facts), **given})
             name = self._name(table.class_name, facts, is_class=True)
             if name is not None:
                 return WrittenDrive(given, name, self._where)
         return WrittenDrive(given, None, self._where) if some else None
 
-    def _sold(self, table: DriveRule, facts: Mapping[str, str]) -> Mapping[str, object]:
-        """Return what the platform sells of a drive, as far as a table asks for it."""
+    def _given(self, table: DriveRule, facts: Mapping[str, str]) -> Mapping[str, object]:
+        """Return what a table gives a drive, by its size and by what the platform sells."""
         try:
-            return only(sold(facts, self._where), table.sold) if table.sold else {}
+            given = sized(table.given, facts, self._where)
+            return {**given, **only(sold(facts, self._where), table.sold)} if table.sold else given
         except PolicyError as error:
             self._note(error)
-            return {}
+            return {n: value for n, value in table.given.items() if not isinstance(value, PerGb)}
 
     def _note(self, error: PolicyError) -> None:
         if error not in self.errors:  # one of many drives

@@ -137,6 +137,21 @@ MESSAGES = [
         RULE + "[[rules.drives]]\nburst = 'platform'\nlimit = 5",
         ", [[rules]] 1 (a), [[rules.drives]] 1: burst is platform, and limit isn't; let both be it",
     ),
+    (
+        RULE + "[[rules.drives]]\nlimit = {per_gb = 0}",
+        ", [[rules]] 1, [[rules.drives]] 1 limit: per_gb is 0; give more than 0, and at most"
+        " 100000000",
+    ),
+    (
+        RULE + "[[rules.drives]]\nlimit = {per_gib = 3}",
+        ", [[rules]] 1, [[rules.drives]] 1 limit: {'per_gib': 3} isn't a figure by size; write it"
+        " like {per_gb = 3, least = 300, most = 20000}",
+    ),
+    (
+        RULE + "[[rules.drives]]\nlimit = {per_gb = 3, least = 9, most = 8}",
+        ", [[rules]] 1, [[rules.drives]] 1 limit: least 9 is above most 8; lower it, or raise the"
+        " other",
+    ),
     # Ceilings
     ("[ceilings.all]", ", [ceilings.all] limit: is missing; add it"),
     (

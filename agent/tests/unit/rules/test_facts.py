@@ -188,7 +188,7 @@ def test_the_documentation_has_each_fact_with_who_decides_on_it() -> None:
     told = {
         fact: row[1]
         for row in re.findall(r"^\| (.*) \| .* \| (platform|tenant) \|$", page, re.MULTILINE)
-        for fact in re.findall(r"`([a-z.]+(?:KEY)?)`", row[0])
+        for fact in re.findall(r"`([a-z._]+(?:KEY)?)`", row[0])
     }
     assert told == {
         f"{name}KEY" if name.endswith(".") else name: who

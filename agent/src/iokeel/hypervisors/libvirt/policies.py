@@ -58,7 +58,8 @@ class Policies:
     """Reads domains' policies.
 
     classes: those that a policy can name. ceilings, rules: this host's. files: of facts that the
-    operator adds; None if there are none. last_good: the last good
+    operator adds; None if there are none. sizes: of domains' drives, by name and target, in bytes,
+    if rules go by them. last_good: the last good
     policy of each domain that runs or is defined, by its UUID: a name may pass to another domain.
     One that an older version saved without a UUID is by name until its domain is read.
     """
@@ -73,6 +74,7 @@ class Policies:
         self.ceilings: Sequence[Ceiling] = ()
         self.rules = Rules()
         self.files: FactsFolder | None = None
+        self.sizes: dict[str, Mapping[str, int]] = {}
         self._seen: dict[str, _Seen] = {}
         self._last_good = last_good
         self._news = news
@@ -87,6 +89,7 @@ class Policies:
         there: the UUIDs of those that do or are, by name.
         """
         self._seen = {name: seen for name, seen in self._seen.items() if name in there}
+        self.sizes = {name: sizes for name, sizes in self.sizes.items() if name in there}
         for gone in self.others(there):
             del self._last_good[gone]
 
@@ -188,7 +191,9 @@ class Policies:
         if self.files is not None:
             self.files.read()
         version = 0 if self.files is None else self.files.version
-        digest, seen = hash((text, xml.targets, version)), self._seen.get(xml.name)
+        sizes = self.sizes.get(xml.name, {})
+        digest = hash((text, xml.targets, version, *sizes.items()))
+        seen = self._seen.get(xml.name)
         if seen is None or seen.digest != digest or seen.rules is not self.rules:
             known = seen is not None and seen.digest == digest
             self._seen.pop(xml.name, None)
@@ -196,7 +201,7 @@ class Policies:
             held = last is not None and not last.sources  # by an agent that kept no record
             facts = seen.by_rules.facts if seen and known else None
             if facts is None:
-                facts = facts_of(text, xml, _where(xml), held=held)
+                facts = facts_of(text, xml, _where(xml), held=held, sizes=sizes)
                 facts = facts if self.files is None else self.files.added(facts)
             fit = self.rules.fit(facts, self.classes, _where(xml))
             seen = self._seen[xml.name] = _Seen(digest, self.rules, ByRules(facts, fit))

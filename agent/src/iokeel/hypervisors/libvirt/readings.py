@@ -159,6 +159,13 @@ def counters_of(reading: Reading) -> list[tuple[str, Counters]]:
     return found
 
 
+def sizes_of(reading: Reading) -> dict[str, int]:
+    """Return the sizes of a domain's disks in bytes, as its guest sees them, by target."""
+    values = reading.values
+    disks = [f"block.{i}." for i in range(values.get("block.count", 0))]
+    return {values[d + "name"]: values[d + "capacity"] for d in disks if d + "capacity" in values}
+
+
 class HiddenCounters:
     """Reads them. domains: those that run, by name, as their reader keeps them."""
 

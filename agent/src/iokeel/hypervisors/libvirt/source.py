@@ -41,7 +41,13 @@ from iokeel.hypervisors.libvirt.passthrough import (
     read_limits,
 )
 from iokeel.hypervisors.libvirt.policies import Policies
-from iokeel.hypervisors.libvirt.readings import HiddenCounters, Reading, counters_of, read_all
+from iokeel.hypervisors.libvirt.readings import (
+    HiddenCounters,
+    Reading,
+    counters_of,
+    read_all,
+    sizes_of,
+)
 from iokeel.hypervisors.pace import delays
 from iokeel.hypervisors.qemu.bounds import Budget
 from iokeel.hypervisors.rests import Rests
@@ -382,6 +388,12 @@ class LibvirtSource(SourceNews):
         xml = xml.with_hidden(hidden)
         paths = await self._paths(xml)
         last = last_read.info if last_read is not None else None
+        if self._policies.rules.ask_sizes:
+            try:
+                self._policies.sizes[name] = await self._sizes(name)
+            except IokeelError as error:
+                self._failed(name, error)
+                return
         policy, policy_error = self._policies.read(xml, text, last)
         if (record := self._policies.record(name)) is not None:
             try:
@@ -431,6 +443,19 @@ class LibvirtSource(SourceNews):
         self._note(Domain(xml, info, number, abilities, refused), before)
         if self._limits.changes(name) != changes or hidden != was_hidden:
             self.announce(name)  # limits may have changed after they were read, or drives come
+
+    async def _sizes(self, name: str) -> Mapping[str, int]:
+        """Return the sizes of a domain's disks in bytes, by target."""
+        readings = await self._calls.call_domain(
+            name,
+            lambda connection: read_all(connection, [name], {}),
+            _CALL_TIMEOUT_S,
+            reading=True,
+        )
+        if (reading := readings.get(name)) is None or reading.is_busy:
+            asyncio.get_running_loop().call_later(_READ_AGAIN_S, self.announce, name)
+            raise IokeelError(name, "is busy, so the sizes of its disks can't be read yet")
+        return sizes_of(reading)
 
     async def _put_on_record(self, name: str, record: str) -> None:
         """Write the limits that a domain has from its platform into its live metadata."""
