@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from iokeel.config.settings import Config
@@ -57,7 +57,7 @@ class VmInfo:
     uuid: str | None = None
     empty: frozenset[str] = frozenset()
     from_libvirt: bool = True
-    by_rules: ByRules | None = None
+    by_rules: ByRules | None = field(default=None, compare=False)  # no news for a drive
 
 
 class SourceNews:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, replace
 from enum import Enum
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from iokeel.errors import PolicyError
@@ -99,7 +98,7 @@ class LastGood(NamedTuple):
 
     policy: DomainPolicy
     uuid: str | None = None
-    sources: Mapping[str, str] = MappingProxyType({})
+    sources: Mapping[str, str] = {}
 
 
 class UnknownPolicy(Enum):
