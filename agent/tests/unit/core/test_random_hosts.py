@@ -343,7 +343,8 @@ def test_a_wrong_capacity_is_found_and_one_that_changes_is_followed(
     for start, part in ((0, 1.0), (60, 0.5), (120, 1.0)):
         settled = slice(start + 25, start + 60)
         assert served[settled].min() >= 0.8 * part * CAPACITY
-        assert np.median(record.wait_s[settled]) <= 0.001  # which is for 4 KiB, so no larger ones
+        # The target is for 4 KiB, so no larger ones. Limits follow moves of 1 % and more.
+        assert np.median(record.wait_s[settled]) <= 0.00101
 
 
 def test_an_idle_disk_is_no_reason_to_believe_nonsense() -> None:
