@@ -2,7 +2,7 @@
 
     python -m testing.tree [FOLDER...]
 
-FOLDER: a folder below agent/src/iokeel, such as core/drive; without one, all of them.
+FOLDER: a folder below agent/src/iokeel, such as core/divide; without one, all of them.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ FIGURES = (
     "scrape_held_up_ms", "all_known_after_s",
 )  # fmt: skip
 _SCRAPES = 5
-# Idle drives are then left out of most ticks (docs/architecture.md).
+# Idle drives are then left out of most ticks (docs/design/architecture.md).
 _SETTLED_S = 30.0
 _TICK_METRIC = "iokeel_agent_tick_seconds"
 _RETUNES_METRIC = "iokeel_drive_retunes_total"

@@ -481,7 +481,7 @@ class StorageState:
 
 
 class Settled(NamedTuple):
-    """A drive that the last look has left as it was (drive/settled.py).
+    """A drive that the last look has left as it was (measure/settled.py).
 
     known: its state since. model, split_size: what its limits are made by.
     """
