@@ -185,9 +185,32 @@ def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cl
 
         cloud.start("io1.large", iotune={"total_iops_sec": 300})  # another offering
         cloud.in_time(300)
+        # Without a policy the platform's own figures are back, and no word of ours is left.
+        rules_before = agent.config.read_text()
+        none = '[[rules]]\nname = "a"\npolicy = "none"\n'
+        agent.config.write_text(rules_before.replace(SOLD, none))
+        agent.send(signal.SIGHUP)
+        eventually(lambda: blkdeviotune(host, "server") == {"total_iops_sec": 300})
+        eventually(lambda: "urn:iokeel" not in host.virsh("dumpxml", "server"))
+        agent.config.write_text(rules_before)
+        agent.send(signal.SIGHUP)
+        eventually(lambda: "urn:iokeel" in host.virsh("dumpxml", "server"))
+
         cloud.start("io1.large")  # one without a limit
         eventually(lambda: blkdeviotune(host, "server") == {})
         assert agent.metrics()['iokeel_domain_policy_valid{domain="server"}'] == 1
+
+
+def test_a_released_host_has_the_platforms_figures_and_no_record(host: Host, cloud: Cloud) -> None:
+    with HostAgent(host, SOLD) as agent:
+        cloud.start("io1.large", iotune={"total_iops_sec": 700})
+        cloud.in_time(700)
+        agent.stop()
+        assert "urn:iokeel" in host.virsh("dumpxml", "server")
+        with agent.popen([*agent.command, "agent", "--release", "--config", agent.config]) as last:
+            assert last.wait(60) == 0
+        assert blkdeviotune(host, "server") == {"total_iops_sec": 700}
+        assert "urn:iokeel" not in host.virsh("dumpxml", "server")
 
 
 def test_a_limit_by_size_follows_a_resize(host: Host, cloud: Cloud) -> None:

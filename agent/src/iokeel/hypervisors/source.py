@@ -80,6 +80,9 @@ class SourceNews:
         """Return the VMs whose QEMUs have done nothing since their last reading. Does no I/O."""
         return ()
 
+    async def forget_records(self, held: Collection[str]) -> None:
+        """Remove the records of what was found, but for those of VMs that are still held."""
+
 
 class Source(Protocol):
     """A source of VMs. Every method but `run` returns within its timeout.
@@ -115,6 +118,12 @@ class Source(Protocol):
 
     def resting(self) -> Collection[str]:
         """Return the VMs whose QEMUs have done nothing since their last reading. Does no I/O."""
+
+    async def forget_records(self, held: Collection[str]) -> None:
+        """Remove what was written into VMs beside limits, but for those of VMs that are still held.
+
+        Raises IokeelError if some can't be removed now.
+        """
 
     def saving(self) -> Collection[str]:
         """Return the names of VMs that are paused while their memory is written, or read.

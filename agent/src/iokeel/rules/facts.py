@@ -34,12 +34,15 @@ class Facts:
 
     A fact that isn't there isn't known. drives: those of each drive by target, without the VM's.
     record: what is to be put on record of the platform's limits (platform.py), before any limits of
-    the agent's; None if all is.
+    the agent's; None if all is. has_record: something is on
+    record. is_restored: and the limits are those on it.
     """
 
     vm: Mapping[str, str]
     drives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     record: str | None = None
+    has_record: bool = False
+    is_restored: bool = False
 
     def of_drive(self, target: str) -> Mapping[str, str]:
         """Return the facts of a drive, with those of its VM."""
@@ -91,8 +94,11 @@ def facts_of(
         for disk in domain.disks
     }
     record = record_text(now) if now.keys() != was.keys() else None
+    restored = bool(was) and all(
+        found_of(disk) == was[disk.target] for disk in domain.disks if disk.target in was
+    )
     vm = _known([*_domain(root, domain), *_platforms(about, root, domain.name)])
-    return Facts(vm, drives, record)
+    return Facts(vm, drives, record, bool(was), restored)
 
 
 def _known(texts: list[tuple[str, str | None]]) -> dict[str, str]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -74,7 +75,7 @@ class FactsFolder:
                 for fact, value in guests.get(f"{_VOLUME}{texts.get('serial')}", {}).items():
                     if isinstance(value, str):
                         _add(texts, fact, value)
-        return Facts(vm, drives, facts.record)
+        return replace(facts, vm=vm, drives=drives)
 
 
 def _add(facts: dict[str, str], fact: str, text: str) -> None:

@@ -1,8 +1,8 @@
 """Tells which drives need no look, because it would find what the last one found.
 
 A drive that has been idle for SETTLED_S, and that a look has left as it was, is *settled*. Each
-rule that waits for a time (retune.py and in_flight.py in enforce, zeroes.py and burst.py here) waits
-for less than that, from when the drive went idle or from its last order. Credit that still
+rule that waits for a time (retune.py, in_flight.py, zeroes.py, burst.py) waits for less than that,
+from when the drive went idle or from its last order. Credit that still
 grows, or demand that still counts, changes its state, so it isn't settled yet. Its next look is
 the same as the last one if what is seen of it and what the division gives it are. Then both that
 and its measurements are left out. It takes part in the division all the same.

@@ -101,10 +101,19 @@ class Policies:
     def record(self, name: str) -> str | None:
         """Return what is to be put on record of a domain's limits, before it gets any of ours.
 
-        None if all is on record, or if rules give it nothing.
+        None if all is on record, or if rules give it nothing; "" if its record has served its end.
         """
         known = self.by_rules(name)
-        return None if known is None or not known.made.sources else known.facts.record
+        if known is None:
+            return None
+        if known.made.sources:
+            return known.facts.record
+        return "" if known.facts.is_restored else None
+
+    def has_idle_record(self, name: str) -> bool:
+        """Return whether limits of a domain are on record, though rules give it nothing."""
+        known = self.by_rules(name)
+        return known is not None and known.facts.has_record and not known.made.sources
 
     def may_have(self, xml: DomainXml, text: str) -> bool:
         """Return whether a domain may have a policy, had one, or is below a ceiling.

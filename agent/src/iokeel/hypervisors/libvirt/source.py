@@ -252,6 +252,8 @@ class LibvirtSource(SourceNews):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force: see LimitsInForce."""
         await self._limits.set_limits(drive, limits, timeout_s)
+        if self._policies.has_idle_record(drive.domain):
+            self.announce(drive.domain)
 
     async def jobs(self, domain: str, timeout_s: float) -> list[BlockJob]:
         """Return a domain's block jobs: see read_jobs."""
@@ -458,16 +460,35 @@ class LibvirtSource(SourceNews):
         return sizes_of(reading)
 
     async def _put_on_record(self, name: str, record: str) -> None:
-        """Write the limits that a domain has from its platform into its live metadata."""
+        """Write the limits that a domain has from its platform into its live metadata.
+
+        record: "" for none.
+        """
         element, live = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE
         await self._calls.call_domain(
             name,
             lambda connection: connection.lookupByName(name).setMetadata(
-                element, record, KEY, FOUND, live
+                element, record or None, KEY, FOUND, live
             ),
             _CALL_TIMEOUT_S,
             "record of its limits",
         )
+
+    async def forget_records(self, held: Collection[str]) -> None:
+        """Remove the records of what was found, but for those of VMs that are still held."""
+        element, live = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE
+
+        def forget(connection: Any) -> None:
+            for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
+                if domain.name() in held:
+                    continue
+                try:
+                    domain.metadata(element, FOUND, live)
+                except libvirt.libvirtError:  # it has none, or has ended
+                    continue
+                domain.setMetadata(element, None, KEY, FOUND, live)
+
+        await self._calls.call(forget, _CALL_TIMEOUT_S)
 
     def _describe(self, connection: Any, name: str) -> tuple[Description, Process | None]:
         """Return a domain as libvirt describes it, and its QEMU. Blocks, as long as either does."""
