@@ -197,14 +197,17 @@ def tables(annotation: object) -> Iterator[type[Table]]:
 def written(value: object, where: str, named: tuple[str, ...]) -> Iterator[str]:
     """Yield the keys that are written in a table, without the names of tables."""
     match value:
+        case _ if where.rstrip(".") in {*keys(Root)}:
+            yield where.rstrip(".")
         case dict() if where.rstrip(".") in named:
             for below in value.values():
                 yield from written(below, where, ())
         case dict():
             for key, below in value.items():
                 yield from written(below, f"{where}{key}.", named)
-        case [dict() as below, *_]:
-            yield from written(below, where, named)
+        case [dict(), *_]:
+            for below in value:
+                yield from written(below, where, named)
         case _:
             yield where.rstrip(".")
 
