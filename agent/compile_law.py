@@ -22,13 +22,20 @@ from setuptools import Distribution
 LAW = (
     "decide.py",
     "fitting.py",
+    "values/claimant.py",
     "values/curve.py",
     "values/mix.py",
     "values/state.py",
     "measure/*.py",
     "correct/*.py",
     "divide/*.py",
-    "enforce/*.py",
+    "enforce/envelope.py",
+    "enforce/in_flight.py",
+    "enforce/in_force.py",
+    "enforce/look.py",
+    "enforce/pricing.py",
+    "enforce/retune.py",
+    "enforce/shared_group.py",
 )
 
 

@@ -132,17 +132,17 @@ def _read(
                 drives[drive] = woken(idle, drives[drive], state.seen.get(drive))
     for drive, now in seen.drives.items():
         before = state.drives.get(drive, NEW)
-        last = settled.get(drive)
-        if last is not None:
-            was = state.seen.get(drive)
-            if was is not None and tells_nothing_new(last, before, was, now):
-                drives[drive] = before
-                continue
-            del settled[drive]
-            before = woken(last, before, was)
         try:
+            if (last := settled.get(drive)) is not None:
+                was = state.seen.get(drive)
+                if was is not None and tells_nothing_new(last, before, was, now):
+                    drives[drive] = before
+                    continue
+                del settled[drive]
+                before = woken(last, before, was)
             drives[drive] = _with_reading(before, now, models)
         except Exception as error:
+            settled.pop(drive, None)
             drives[drive], failures[drive] = before, error
     drives.update(with_moves(state.drives, drives, seen.drives, failures))
     return drives
