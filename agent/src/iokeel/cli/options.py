@@ -1,8 +1,9 @@
-"""What several subcommands share: options, the completion of names, and the console."""
+"""What several subcommands share: options, a file or a name, completion, and the console."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -12,8 +13,9 @@ from rich.console import Console
 
 from iokeel.cli import client
 from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_SOCKET
-from iokeel.errors import IokeelError
+from iokeel.errors import ConfigError, IokeelError
 from iokeel.report.records import VmReport
+from iokeel.words.quoting import reason, shown_path
 
 _SOCKET_VARIABLE = "IOKEEL_SOCKET"
 #: Columns of text if the output is no terminal: a pipe has no width, so nothing is cut.
@@ -69,3 +71,22 @@ def _running(context: typer.Context) -> list[VmReport]:
         return client.vms(Path(socket))
     except IokeelError:
         return []
+
+
+def text_of(file: str, most: int) -> bytes | None:
+    """Return what a file has, or standard input (-); None if the word may be a VM's name instead.
+
+    most: the most bytes that are read. Raises ConfigError.
+    """
+    if file == "-":
+        return sys.stdin.buffer.read(most)
+    try:
+        with Path(file).open("rb") as opened:
+            return opened.read(most)
+    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
+        if "/" not in file and isinstance(error, FileNotFoundError | IsADirectoryError):
+            return None
+        if isinstance(error, FileNotFoundError):
+            raise ConfigError(shown_path(file), "no such file", "give a file, - or a VM") from None
+        what = f"can't be read, {reason(error)}"
+        raise ConfigError(shown_path(file), what, "give a readable file, - or a VM") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,20 +9,20 @@ import msgspec
 import typer
 
 from iokeel.cli import client
-from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, vm_names
+from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, text_of, vm_names
 from iokeel.cli.output import complain, say, say_json
 from iokeel.cli.policy_table import covered, policy_table, policy_values
 from iokeel.cli.tables import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
-from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError, TargetsMissing
+from iokeel.errors import ConnectionLost, IokeelError, PolicyError, TargetsMissing
 from iokeel.libvirt_xml.ceiling import ceiling_of
 from iokeel.libvirt_xml.domain import domain_disks, has_arguments, name_of, unlimited_for
 from iokeel.libvirt_xml.policy import check_groups, check_targets, check_throttled, parse_policy
 from iokeel.libvirt_xml.xml import MOST_BYTES
 from iokeel.report.promises import drive_complaints, waits_of
 from iokeel.report.records import ErrorReport
-from iokeel.words.quoting import did_you_mean, few, reason, shown, shown_path
+from iokeel.words.quoting import did_you_mean, few, shown, shown_path
 from iokeel.words.units import rate
 
 # What parse_policy refuses for its size. The word may also name a disk of 100 GB.
@@ -55,26 +54,12 @@ def check(
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
     """Check the policy of a running VM, or one in a file: domain XML, or the policy alone."""
-    text = sys.stdin.buffer.read(_ENOUGH_BYTES) if what == "-" else _read(what)
+    text = text_of(what, _ENOUGH_BYTES)
     if text is None:
         _check_running(what, socket, as_json)
         return
     name = "standard input" if what == "-" else shown_path(what)
     _check_xml(text, name, config, as_json)
-
-
-def _read(file: str) -> bytes | None:
-    """Return a file's contents; None if there is none and the word may be a VM's name."""
-    try:
-        with Path(file).open("rb") as opened:
-            return opened.read(_ENOUGH_BYTES)
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        if "/" not in file and isinstance(error, FileNotFoundError | IsADirectoryError):
-            return None
-        if isinstance(error, FileNotFoundError):
-            raise ConfigError(shown_path(file), "no such file", "give a file, - or a VM") from None
-        what = f"can't be read, {reason(error)}"
-        raise ConfigError(shown_path(file), what, "give a readable file, - or a VM") from None
 
 
 def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,15 +9,19 @@ import msgspec
 import typer
 
 from iokeel.cli import client
-from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, vm_names
+from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, text_of, vm_names
 from iokeel.cli.output import complain, say, say_json
 from iokeel.cli.rules_table import changes_lines, facts_lines, rules_table, values_lines
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
-from iokeel.errors import ConfigError, ConnectionLost, IokeelError, PolicyError
-from iokeel.words.quoting import did_you_mean, reason, shown, shown_path
+from iokeel.errors import ConnectionLost, IokeelError, PolicyError
+from iokeel.libvirt_xml.xml import MOST_BYTES
+from iokeel.words.quoting import did_you_mean, shown, shown_path
 
 _MOST_LINES = 20  # about guests that all have the same fault, perhaps
+# More than any domain has. The word may also name a disk of 100 GB.
+_ENOUGH_BYTES = 4 * MOST_BYTES
+
 app = typer.Typer(add_completion=False)
 
 
@@ -62,7 +65,7 @@ def explain(
 
     A file is judged by the rules of the configuration, a running VM by those in force.
     """
-    text = sys.stdin.buffer.read() if what == "-" else _read(what)
+    text = text_of(what, _ENOUGH_BYTES)
     if text is None:
         try:
             report = client.rules(socket)
@@ -129,14 +132,3 @@ def diff(
             "add a rule that gives one; a drive that no rule gives one keeps its last policy, and"
             " only a rule of policy = 'none' lifts it",
         )
-
-
-def _read(file: str) -> bytes | None:
-    """Return a file's contents; None if there is none and the word may be a VM's name."""
-    try:
-        return Path(file).read_bytes()
-    except (OSError, ValueError) as error:  # ValueError: a path with a NUL
-        if "/" not in file and isinstance(error, FileNotFoundError | IsADirectoryError):
-            return None
-        what = f"can't be read, {reason(error)}"
-        raise ConfigError(shown_path(file), what, "give a readable file, - or a VM") from None

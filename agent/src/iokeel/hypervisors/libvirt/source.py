@@ -400,9 +400,11 @@ class LibvirtSource(SourceNews):
         if (record := self._policies.record(name)) is not None:
             try:
                 await self._put_on_record(name, record)
-            except IokeelError as error:  # no limit of ours takes the place of unknown ones
-                self._failed(name, error)
-                return
+            except IokeelError as error:
+                if record:  # no limit of ours takes the place of unknown ones
+                    self._failed(name, error)
+                    return
+                log.debug("%s", error)  # an old record harms nobody; the next reading tries again
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, [drive.target for drive in xml.drives]):
             try:
