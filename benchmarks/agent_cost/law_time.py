@@ -2,7 +2,8 @@
 
 Simulates one host (agent/testing/sim) whose guests switch between loads, and measures the CPU time
 of each call of decide(). Prints one line of JSON: the us per drive of each tick. Each run asks the
-same of the law, so of several runs the lowest figure of a tick is the least disturbed.
+same of the law, so of several runs the lowest figure of a tick is the least disturbed. Garbage
+isn't collected meanwhile, as the agent does that seldom (iokeel/service.py).
 
     CHECKOUT/.venv/bin/python benchmarks/agent_cost/law_time.py CHECKOUT --drives 1000
 
@@ -12,6 +13,7 @@ The checkout may be another than this script's: nothing is imported from this on
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -91,6 +93,7 @@ def main() -> None:
     if not hasattr(fleet, "decide"):
         sys.exit(f"{fleet.__file__} does not import decide by that name")
     simulated.run(WARM_UP_TICKS)
+    gc.disable()
     calls: list[int] = []
     vars(fleet)["decide"] = timed(fleet.decide, calls)
     ticks = []
