@@ -8,7 +8,7 @@ COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/pyth
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-all house fuzz molecule test-page test-deploy test-qemu test-exact check tree metrics-doc dashboard role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-all house fuzz molecule test-page test-deploy test-qemu test-exact check tree metrics-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -118,6 +118,9 @@ metrics-doc: setup ## Write docs/metrics.md anew, from the code
 
 dashboard: setup ## Write playbooks/monitoring/dashboard.json anew, from panels.py
 	$(RUN) playbooks.monitoring.dashboard >playbooks/monitoring/dashboard.json
+
+policy-schema: setup ## Write libvirt-hooks/policy.rng anew, from the attributes of a policy
+	$(RUN) testing.policy_schema
 
 role-doc: setup ## Write playbooks/roles/iokeel/README.md anew, from the role's argument_specs
 	cd agent && ../$(BIN)/python -m testing.playbooks.role_doc

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TypedDict
 
 from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
-from iokeel.core.values.policy import DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.core.values.policy import FIGURES, DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.words.units import duration
 
 
@@ -32,39 +32,34 @@ def policy_table(
     request of 1 MiB waits, by the names that the table has for the drives.
     """
     waits = waits or {}
-    headings = (
-        "drive",
-        "reservation",
-        "limit",
-        "burst",
-        "credit",
-        "weight",
-        "latency target",
-        "budget",
-        "1 MiB waits",
-    )
+    names = [field.name for field in fields(DrivePolicy)]
+    called = [FIGURES[name].called if name in FIGURES else "budget" for name in names]
     rows = [
         (
             name_cell(target),
-            *_promise(drive),
-            str(drive.weight),
-            NONE if drive.latency_target_ms is None else f"{drive.latency_target_ms:g} ms",
-            "separate" if drive.separate_budgets else "shared",
+            *(_cell(drive, name) for name in names),
             duration(waits[target]) if target in waits else NONE,
         )
         for target, drive in _covered(found, targets)
     ]
     if found.vm is not None:
-        rows.append(("all together", *_promise(found.vm), "", "", "", ""))
-    return PlainTable(headings, rows, layouts("budget", "weight", "credit", "1 MiB waits"))
+        rows.append(("all together", *(_cell(found.vm, name) for name in names), ""))
+    left_out = layouts("budget", "weight", "credit", "1 MiB waits")
+    return PlainTable(("drive", *called, "1 MiB waits"), rows, left_out)
 
 
-def _promise(policy: DrivePolicy | VmPolicy) -> Iterator[str]:
-    """Yield the cells of what drives and VMs are promised alike."""
-    yield rate_cell(policy.reservation)
-    yield rate_cell(policy.limit)
-    yield rate_cell(policy.burst)
-    yield f"{policy.burst_seconds} s" if policy.burst is not None else NONE
+def _cell(policy: DrivePolicy | VmPolicy, name: str) -> str:
+    """Return the cell of a promise's field; empty if a VM has no such field."""
+    if not hasattr(policy, name):
+        return ""
+    value, figure = getattr(policy, name), FIGURES.get(name)
+    if figure is None:
+        return "separate" if value else "shared"
+    if figure.unit == "iops":
+        return rate_cell(value)
+    if value is None or (name == "burst_seconds" and policy.burst is None):
+        return NONE
+    return f"{value:g} {figure.unit}".rstrip()
 
 
 def policy_values(found: DomainPolicy, targets: Sequence[str] | None) -> PolicyValues:

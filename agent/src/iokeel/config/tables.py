@@ -271,13 +271,18 @@ class CurveTable(Table):
     write: list[Point] | None = None
 
 
-class ClassTable(Table):
-    """[classes.NAME]."""
+class VmPromise(Table):
+    """What is promised to all drives of a VM together."""
 
     reservation: Whole | None = None
     limit: Whole | None = None
     burst: Whole | None = None
     burst_seconds: Whole | None = None
+
+
+class ClassTable(VmPromise):
+    """[classes.NAME]: what is promised to a drive."""
+
     weight: Whole | None = None
     latency_target_ms: float | None = None
     budget: Literal["shared", "separate"] | None = None
@@ -297,15 +302,12 @@ class TenantTable(Table):
     weight: Whole | None = None
 
 
-class CeilingTable(Table):
+class CeilingTable(VmPromise):
     """[ceilings.NAME]."""
 
     domains: list[str] | None = None
     tenant: Name | None = None
     limit: Whole
-    burst: Whole | None = None
-    burst_seconds: Whole | None = None
-    reservation: Whole | None = None
     weight: Whole | None = None
     latency_target_ms: float | None = None
     job_bps: JobBps | None = None
@@ -319,7 +321,7 @@ class PolicyTable(Table):
     facts_dir: AbsolutePath | None = None
 
 
-class RuleDriveTable(Table):
+class RuleDriveTable(ClassTable):
     """[[rules.drives]]: the keys of a class, but that limit and burst may be the platform's.
 
     class: a template, in place of a name.
@@ -327,16 +329,11 @@ class RuleDriveTable(Table):
 
     when: dict[str, FactPatterns] = {}
     class_: str | None = Field(None, alias="class")
-    reservation: Whole | None = None
-    limit: Figure | None = None
-    burst: Figure | None = None
-    burst_seconds: Whole | None = None
-    weight: Whole | None = None
-    latency_target_ms: float | None = None
-    budget: Literal["shared", "separate"] | None = None
+    limit: Figure | None = None  # type: ignore[assignment]
+    burst: Figure | None = None  # type: ignore[assignment]
 
 
-class RuleTable(Table):
+class RuleTable(VmPromise):
     """[[rules]]."""
 
     name: Name
@@ -344,10 +341,6 @@ class RuleTable(Table):
     policy: Literal["none"] | None = None
     tenant: str | None = None
     class_: str | None = Field(None, alias="class")
-    reservation: Whole | None = None
-    limit: Whole | None = None
-    burst: Whole | None = None
-    burst_seconds: Whole | None = None
     job_bps: JobBps | None = None
     drives: list[RuleDriveTable] = []
 
@@ -395,17 +388,13 @@ class FleetTable(Table):
     insecure: bool | None = None
 
 
-class VmTable(Table):
+class VmTable(VmPromise):
     """[[vm]]."""
 
     name: Name
     socket: Socket
     tenant: Name | None = None
     class_: Name | None = Field(None, alias="class")
-    reservation: Whole | None = None
-    limit: Whole | None = None
-    burst: Whole | None = None
-    burst_seconds: Whole | None = None
     job_bps: JobBps | None = None
     drives: dict[Drive, DriveTable] = {}
 

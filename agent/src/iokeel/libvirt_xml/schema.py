@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import get_type_hints
 
 from lxml import etree
 
-from iokeel.core.values.policy import MOST_IOPS
+from iokeel.core.values.policy import MOST_IOPS, DrivePolicy, VmPolicy
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.xml import at, attributes, elements, local, namespace_of, split
 from iokeel.words.quoting import did_you_mean, shown
@@ -53,22 +54,33 @@ POSITIVE = Kind(
 )
 BUDGET = Kind(re.compile("shared|separate"), "not known", "give 'shared' or 'separate'")
 
-# Attributes that go into a DrivePolicy or VmPolicy are named after its fields (see `field_of`).
-_PROMISE = {"reservation": WHOLE, "limit": WHOLE, "burst": WHOLE, "burst-seconds": WHOLE}
-POLICY_ATTRIBUTES = {"tenant": NAME, "class": NAME, **_PROMISE, "job-bps": WHOLE, "serial": WHOLE}
-DRIVE_ATTRIBUTES = {
-    "target": TARGET,
-    "class": NAME,
-    **_PROMISE,
-    "weight": WHOLE,
-    "latency-target-ms": POSITIVE,
-    "budget": BUDGET,
-}
+_KINDS = {int: WHOLE, int | None: WHOLE, float | None: POSITIVE, bool: BUDGET}
+
+
+def _promise(of: type[DrivePolicy | VmPolicy]) -> dict[str, Kind]:
+    """Return the attributes that set a promise's fields, by their types."""
+    types = get_type_hints(of)
+    return {attribute_of(field.name): _KINDS[types[field.name]] for field in fields(of)}
+
+
+def attribute_of(field: str) -> str:
+    """Return the attribute that sets a field of DrivePolicy or VmPolicy."""
+    return "budget" if field == "separate_budgets" else field.replace("_", "-")
 
 
 def field_of(attribute: str) -> str:
     """Return the field of DrivePolicy or VmPolicy that an attribute sets."""
     return "separate_budgets" if attribute == "budget" else attribute.replace("-", "_")
+
+
+POLICY_ATTRIBUTES = {
+    "tenant": NAME,
+    "class": NAME,
+    **_promise(VmPolicy),
+    "job-bps": WHOLE,
+    "serial": WHOLE,
+}
+DRIVE_ATTRIBUTES = {"target": TARGET, "class": NAME, **_promise(DrivePolicy)}
 
 
 def validate(policy: etree._Element, where: str) -> None:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 
 from iokeel import __version__
 from iokeel.config.settings import Config
 from iokeel.core.values.curve import LONG_S, CostModel, large_wait_s, least_limit
-from iokeel.core.values.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
+from iokeel.core.values.policy import (
+    FIGURES,
+    DomainPolicy,
+    DrivePolicy,
+    TenantPolicy,
+    VmPolicy,
+)
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.report.records import (
     CurvesReport,
@@ -31,8 +38,8 @@ def settings_report(config: Config) -> SettingsReport:
         read_curve=default.read_curve,
         write_curve=default.write_curve,
         storages={name: _to_curves(model) for name, model in own.items() if model is not None},
-        classes={name: _to_drive(policy) for name, policy in config.classes.items()},
-        tenants={name: _to_tenant(policy) for name, policy in config.tenants.items()},
+        classes={name: _promise(policy) for name, policy in config.classes.items()},
+        tenants={name: _promise(policy) for name, policy in config.tenants.items()},
     )
 
 
@@ -45,10 +52,9 @@ def policy_report(policy: DomainPolicy | None, targets: Iterable[str]) -> Policy
         error=None,
         tenant=policy.tenant,
         drives={
-            target: None if drive is None else _to_drive(drive)
-            for target, drive in promised.items()
+            target: None if drive is None else _promise(drive) for target, drive in promised.items()
         },
-        vm=None if policy.vm is None else _to_vm(policy.vm),
+        vm=None if policy.vm is None else _promise(policy.vm),
         job_bps=policy.job_bps,
     )
 
@@ -62,31 +68,13 @@ def _to_curves(model: CostModel) -> CurvesReport:
     return CurvesReport(read_curve=list(model.read.points), write_curve=list(model.write.points))
 
 
-def _to_drive(policy: DrivePolicy) -> PromiseReport:
-    return PromiseReport(
-        reservation_iops=policy.reservation,
-        limit_iops=policy.limit,
-        burst_iops=policy.burst,
-        burst_seconds=policy.burst_seconds,
-        weight=policy.weight,
-        latency_target_ms=policy.latency_target_ms,
-        separate_budgets=policy.separate_budgets,
-    )
-
-
-def _to_vm(policy: VmPolicy) -> PromiseReport:
-    return PromiseReport(
-        reservation_iops=policy.reservation,
-        limit_iops=policy.limit,
-        burst_iops=policy.burst,
-        burst_seconds=policy.burst_seconds,
-    )
-
-
-def _to_tenant(policy: TenantPolicy) -> PromiseReport:
-    return PromiseReport(
-        reservation_iops=policy.reservation, limit_iops=policy.limit, weight=policy.weight
-    )
+def _promise(policy: DrivePolicy | VmPolicy | TenantPolicy) -> PromiseReport:
+    """Return a promise with its rates named by their unit."""
+    values = {
+        f"{name}_iops" if name in FIGURES and FIGURES[name].unit == "iops" else name: value
+        for name, value in asdict(policy).items()
+    }
+    return PromiseReport(**values)
 
 
 def waits_of(

@@ -188,13 +188,24 @@ BUILTIN_CLASSES: Mapping[str, DrivePolicy] = {
     "gold": DrivePolicy(reservation=1_000, limit=10_000, burst=20_000, weight=200),
 }
 
-_BOUNDS = {
-    "reservation": (0, MOST_IOPS),
-    "limit": (1, MOST_IOPS),
-    "burst": (1, MOST_IOPS),
-    "burst_seconds": (0, MOST_BURST_SECONDS),
-    "weight": (1, MOST_WEIGHT),
-    "latency_target_ms": (0.001, MOST_LATENCY_MS),
+
+class Figure(NamedTuple):
+    """What is written of a promise: its range and unit, and what tables call it."""
+
+    least: float
+    most: float
+    unit: str
+    called: str
+
+
+#: By the field's name; a field that isn't here is a choice of two words.
+FIGURES: Mapping[str, Figure] = {
+    "reservation": Figure(0, MOST_IOPS, "iops", "reservation"),
+    "limit": Figure(1, MOST_IOPS, "iops", "limit"),
+    "burst": Figure(1, MOST_IOPS, "iops", "burst"),
+    "burst_seconds": Figure(0, MOST_BURST_SECONDS, "s", "credit"),
+    "weight": Figure(1, MOST_WEIGHT, "", "weight"),
+    "latency_target_ms": Figure(0.001, MOST_LATENCY_MS, "ms", "latency target"),
 }
 
 
@@ -212,13 +223,13 @@ def checked(
     """
     for field in fields(policy):
         value = getattr(policy, field.name)
-        low, high = _BOUNDS.get(field.name, (None, None))
-        if low is not None and high is not None and value is not None and not low <= value <= high:
-            # Elsewhere 0 means unlimited; here, leaving it out does.
-            or_not = ", or leave it out" if field.default is None else ""
-            raise PolicyError(
-                where, f"{spelt(field.name)} is {value}", f"give {low} to {high}{or_not}"
-            )
+        figure = FIGURES.get(field.name)
+        if figure is None or value is None or figure.least <= value <= figure.most:
+            continue
+        # Elsewhere 0 means unlimited; here, leaving it out does.
+        or_not = ", or leave it out" if field.default is None else ""
+        mend = f"give {figure.least} to {figure.most}{or_not}"
+        raise PolicyError(where, f"{spelt(field.name)} is {value}", mend)
     if policy.limit is not None and policy.limit < policy.reservation:
         raise PolicyError(
             where,
