@@ -8,6 +8,7 @@ from pathlib import Path
 from iokeel.libvirt_xml.schema import (
     BUDGET,
     DRIVE_ATTRIBUTES,
+    MODE,
     NAME,
     NAMESPACE,
     POLICY_ATTRIBUTES,
@@ -18,7 +19,14 @@ from iokeel.libvirt_xml.schema import (
 )
 
 SCHEMA = Path(__file__).parents[2] / "libvirt-hooks/policy.rng"
-_NAMES = {NAME: "name", TARGET: "target", WHOLE: "whole", POSITIVE: "positive", BUDGET: "budget"}
+_NAMES = {
+    NAME: "name",
+    TARGET: "target",
+    WHOLE: "whole",
+    POSITIVE: "positive",
+    BUDGET: "budget",
+    MODE: "mode",
+}
 _TEXT = """\
 <?xml version="1.0" encoding="UTF-8"?>
 <!--
@@ -69,6 +77,12 @@ _TEXT = """\
     <choice>
       <value type="string">shared</value>
       <value type="string">separate</value>
+    </choice>
+  </define>
+  <define name="mode">
+    <choice>
+      <value type="string">enforce</value>
+      <value type="string">observe</value>
     </choice>
   </define>
 </grammar>

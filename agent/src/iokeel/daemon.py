@@ -43,6 +43,7 @@ from iokeel.running.observer import Doubts, Observer
 from iokeel.running.outcomes import Outcomes
 from iokeel.running.storages import DriveStorages
 from iokeel.running.tasks import Tasks
+from iokeel.running.would import Would
 from iokeel.store.store import StateStore
 
 if TYPE_CHECKING:  # without [fleet], nothing of it is imported
@@ -87,6 +88,7 @@ class Agent:
     tasks: Tasks = field(init=False)
     jobs: BlockJobs = field(init=False)
     history: History = field(default_factory=History)
+    would: Would = field(default_factory=Would)
     looks: int = 0
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -140,7 +142,7 @@ class Agent:
             errors.update(self.fleet.errors)
             errors["fleet"] += self.fleet.handovers.errors
         known = Known(
-            self.state,
+            self._shown,
             self.observer.vms(),
             self.cgroups.held if self.cgroups is not None else {},
             self.enforcer.outcomes.errors,
@@ -152,8 +154,16 @@ class Agent:
             read_pressure(),
             self._cgroup_of,
             self.jobs.running,
+            self.would.above,
         )
         return snapshot_of(known, domains)
+
+    @property
+    def _shown(self) -> State:
+        """The state, with observed drives as they would be."""
+        if not self.would.above:
+            return self.state
+        return replace(self.state, drives={**self.state.drives, **self.would.drives()})
 
     def _cgroup_of(self, domain: str) -> CgroupKnown:
         return CgroupKnown() if self._backstop is None else self._backstop.measured.known(domain)
@@ -288,6 +298,7 @@ class Agent:
             absurd = beyond_belief(before.drives, self.state.drives, seen.drives)
             self.metrics.errors["absurd"] += self._notices.tell_absurd(absurd)
             if domains is None:
+                self.would.look(before, seen, self.observer.vms(), self.config, now_ns)
                 await self._follow_all(before, now_ns)
             # Saved before orders are carried out, because a restart after a crash needs them.
             await self._save_decided(before, seen.drives, orders)
@@ -456,7 +467,7 @@ class Agent:
             started, cpu = time.monotonic(), time.process_time()
             await self.look(None)
             if self.history.is_due(now_ns := time.monotonic_ns()):
-                self.history.add(now_ns, self.state.drives, series_values(self.state))
+                self.history.add(now_ns, self.state.drives, series_values(self._shown))
             ended = time.monotonic()
             self.metrics.tick(ended - started, time.process_time() - cpu)
             if self._leaving.is_due():

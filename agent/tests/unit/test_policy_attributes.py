@@ -102,6 +102,7 @@ def test_the_configuration_has_every_attribute_of_a_drive_a_vm_and_a_tenant() ->
         "class_",
         "drives",
         "job_bps",
+        "mode",
         *VM_FIELDS,
     }
 

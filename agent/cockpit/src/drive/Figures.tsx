@@ -45,5 +45,6 @@ function credit(drive: Row["drive"]): string {
 
 function enforced(mode: string | null): string {
     if (mode === "exact") return "by QEMU, request by request";
+    if (mode === "observe") return "not at all: only observed";
     return mode === null ? "no limits" : "by limits for its mix";
 }

@@ -243,11 +243,14 @@ def drive_complaints(
 
 
 def without_policy(reports: Sequence[VmReport]) -> Iterator[str]:
-    """Yield a line that says how many drives have no policy, and in which VMs; none if all do."""
+    """Yield what isn't held, and in which VMs: drives without a policy, and VMs only observed."""
     drives = [drive for report in reports for drive in report.drives]
     bare = [drive.domain for drive in drives if not drive.has_policy]
     if bare:
         yield f"no policy: {len(bare)} of {len(drives)} drives, in {few([*dict.fromkeys(bare)])}"
+    seen = [report.domain for report in reports if report.observed]
+    if seen:
+        yield f"only observed, so no limits of theirs are set: {few(seen)}"
 
 
 def _cells(drive: DriveReport) -> dict[str, str]:

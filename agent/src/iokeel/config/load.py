@@ -309,7 +309,8 @@ def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[V
             drives[device] = override(base, _given(table), at, str)
         given = _written(vm, {field.name for field in fields(VmPolicy)})
         together = vm_policy(given, where, str)
-        policy = DomainPolicy(drives, default, vm.tenant, together, vm.job_bps)
+        mode = vm.mode or raw.policy.mode
+        policy = DomainPolicy(drives, default, vm.tenant, together, vm.job_bps, mode=mode)
         yield VmConfig(vm.name, vm.socket, policy)
 
 

@@ -9,7 +9,14 @@ from typing import Any
 
 from iokeel.config.settings import Config
 from iokeel.config.tables import PLATFORM, Root, RuleDriveTable, RuleTable
-from iokeel.core.values.policy import DrivePolicy, VmPolicy, checked_job_bps, override, vm_policy
+from iokeel.core.values.policy import (
+    ENFORCE,
+    DrivePolicy,
+    VmPolicy,
+    checked_job_bps,
+    override,
+    vm_policy,
+)
 from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME
 from iokeel.rules.by_size import PerGb
@@ -35,7 +42,7 @@ def rules_of(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Rules:
             raise ConfigError(where, "another rule has this name", "give each its own")
         taken.add(table.name)
         made.append(_Reader(where, classes, trust).rule(table))
-    return Rules(tuple(made), raw.policy.metadata is not False)
+    return Rules(tuple(made), raw.policy.metadata is not False, raw.policy.mode or ENFORCE)
 
 
 def rule_complaints(config: Config) -> Iterator[ConfigError]:
@@ -68,11 +75,13 @@ class _Reader:
                 for number, drive in enumerate(table.drives, 1)
             ),
             table.policy == "none",
+            table.mode,
         )
         vm_policy(vm, where, str)
         if vm and "limit" not in vm and "reservation" not in vm:
             raise ConfigError(where, "burst_seconds without a limit", "give a limit, too")
-        if rule.leaves_alone and (rule.tenant or rule.class_name or vm or rule.drives):
+        gives = rule.tenant or rule.class_name or vm or rule.drives or rule.mode
+        if rule.leaves_alone and gives:
             mend = "remove what it gives, or policy"
             raise ConfigError(where, 'policy = "none" leaves guests alone, but it gives more', mend)
         return rule

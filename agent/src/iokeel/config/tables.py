@@ -44,6 +44,7 @@ PLATFORM = "platform"
 # VM/DRIVE; in both names * ? and [...] may stand (fnmatch). libvirt's names may have blanks, and a
 # QOM path has slashes.
 _PATTERN = re.compile("[^/]+/.+")
+Mode = Literal["enforce", "observe"]
 JobBps = Annotated[int, Field(ge=LEAST_JOB_BPS, le=MOST_JOB_BPS)]
 _TYPES = {
     "bool_type": ("not true or false", "write true or false, without quotes"),
@@ -317,6 +318,7 @@ class PolicyTable(Table):
     """[policy]."""
 
     metadata: bool | None = None
+    mode: Mode | None = None
     trust: list[str] | None = None
     facts_dir: AbsolutePath | None = None
 
@@ -339,6 +341,7 @@ class RuleTable(VmPromise):
     name: Name
     when: dict[str, FactPatterns] = {}
     policy: Literal["none"] | None = None
+    mode: Mode | None = None
     tenant: str | None = None
     class_: str | None = Field(None, alias="class")
     job_bps: JobBps | None = None
@@ -393,6 +396,7 @@ class VmTable(VmPromise):
 
     name: Name
     socket: Socket
+    mode: Mode | None = None
     tenant: Name | None = None
     class_: Name | None = Field(None, alias="class")
     job_bps: JobBps | None = None

@@ -46,7 +46,7 @@ class VmInfo:
     migrates to; None if unknown. empty: the targets of drives without a medium, which keep limits
     that can't be read or set until there is one. from_libvirt: whether libvirt tells of it and has
     its policy; if not, both are in the configuration. by_rules: what the rules make of it; None if
-    they know nothing of it.
+    they know nothing of it. would: the policy, if it is only observed; `policy` is None then.
     """
 
     name: str
@@ -58,6 +58,12 @@ class VmInfo:
     empty: frozenset[str] = frozenset()
     from_libvirt: bool = True
     by_rules: ByRules | None = field(default=None, compare=False)  # no news for a drive
+    would: ToldPolicy | None = None
+
+    @property
+    def told(self) -> ToldPolicy | None:
+        """The policy, enforced or observed."""
+        return self.policy if self.would is None else self.would
 
 
 class SourceNews:

@@ -93,7 +93,10 @@ def written_policy(xml: str | bytes, where: str) -> Written | None:
     given, line = _given(policy, POLICY_ATTRIBUTES), at(policy, where)
     job_bps = checked_job_bps(given.pop("job_bps", None), f"{line}, <policy>")
     serial = None if given.pop("serial", None) is None else int(policy.attrib["serial"])
-    return Written(drives, policy.get("class"), policy.get("tenant"), given, job_bps, serial, line)
+    mode = policy.get("mode")
+    return Written(
+        drives, policy.get("class"), policy.get("tenant"), given, job_bps, serial, line, mode
+    )
 
 
 def check_targets(policy: DomainPolicy, targets: Collection[str], where: str) -> None:

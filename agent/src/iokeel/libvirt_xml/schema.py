@@ -13,7 +13,7 @@ from typing import get_type_hints
 
 from lxml import etree
 
-from iokeel.core.values.policy import MOST_IOPS, DrivePolicy, VmPolicy
+from iokeel.core.values.policy import ENFORCE, MOST_IOPS, OBSERVE, DrivePolicy, VmPolicy
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.xml import at, attributes, elements, local, namespace_of, split
 from iokeel.words.quoting import did_you_mean, shown
@@ -52,6 +52,7 @@ POSITIVE = Kind(
     "not a positive number in plain digits",
     "write it like 5 or 2.5",
 )
+MODE = Kind(re.compile(f"{ENFORCE}|{OBSERVE}"), "not known", f"give '{ENFORCE}' or '{OBSERVE}'")
 BUDGET = Kind(re.compile("shared|separate"), "not known", "give 'shared' or 'separate'")
 
 _KINDS = {int: WHOLE, int | None: WHOLE, float | None: POSITIVE, bool: BUDGET}
@@ -79,6 +80,7 @@ POLICY_ATTRIBUTES = {
     **_promise(VmPolicy),
     "job-bps": WHOLE,
     "serial": WHOLE,
+    "mode": MODE,
 }
 DRIVE_ATTRIBUTES = {"target": TARGET, "class": NAME, **_promise(DrivePolicy)}
 

@@ -23,8 +23,8 @@ class WrittenDrive:
 class Written:
     """What is written of a VM. None: nothing.
 
-    drives: by target. class_name: the class of all drives. vm: fields of VmPolicy. job_bps, serial:
-    as in DomainPolicy. line: where it is written.
+    drives: by target. class_name: the class of all drives. vm: fields of VmPolicy. job_bps, serial,
+    mode: as in DomainPolicy. line: where it is written.
     """
 
     drives: Mapping[str, WrittenDrive] = field(default_factory=dict)
@@ -34,6 +34,7 @@ class Written:
     job_bps: int | None = None
     serial: int | None = None
     line: str = ""
+    mode: str | None = None
 
     def resolved(self, classes: Mapping[str, DrivePolicy]) -> DomainPolicy:
         """Return the policy that this is by itself. Raises PolicyError."""
@@ -47,7 +48,9 @@ class Written:
             for target, drive in self.drives.items()
         }
         vm = vm_policy(self.vm, f"{self.line}, <policy>")
-        return DomainPolicy(drives, default, self.tenant, vm, self.job_bps, self.serial)
+        return DomainPolicy(
+            drives, default, self.tenant, vm, self.job_bps, self.serial, mode=self.mode
+        )
 
 
 def class_of(name: str | None, classes: Mapping[str, DrivePolicy], line: str) -> DrivePolicy | None:

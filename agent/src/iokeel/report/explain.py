@@ -30,6 +30,10 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     drive, decision = snapshot.drives[drive_id], snapshot.decisions[drive_id]
     storage = snapshot.storages.get(drive.storage or "")
     lines = []
+    if vm.report.observed:
+        lines.append(
+            "The guest is only observed, so no limit of it is set: this is what would be done."
+        )
     if vm.policy_error is not None:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
     lines += [
@@ -48,6 +52,11 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
         bounds = "; ".join(f"{file}: {value}" for file, value in vm.report.cgroup.items())
         lines.append(f"Below QEMU, the VM's cgroup has {bounds}.")
     lines += [*_beneath(vm, drive.target), *_jobs(vm)]
+    if drive.above_s:
+        lines.append(
+            f"It did more than that for {duration(drive.above_s)} since it is observed, by"
+            f" {drive.above_operations:,.0f} normalized operations."
+        )
     lines.append(f"Last look: {drive.verdict}.")
     if drive.error is not None:
         lines.append(f"Error: {drive.error.error()}.")

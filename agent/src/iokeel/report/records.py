@@ -58,6 +58,16 @@ class ThrottleReport(Struct, kw_only=True):
     recent_most_s: float | None = None
 
 
+class Above(NamedTuple):
+    """How long a drive did more than it would have been held to, in seconds, and by how much.
+
+    operations: normalized, those above that rate.
+    """
+
+    seconds: float = 0.0
+    operations: float = 0.0
+
+
 class DriveReport(Struct, kw_only=True):
     """A drive. Rates are of the last interval; None: not known.
 
@@ -76,7 +86,10 @@ class DriveReport(Struct, kw_only=True):
     limited. binding: the limits that the last interval used up, and the bounds of its VM's cgroup
     that held it, such as "cgroup wbps". errors: orders that failed; error:
     that of the last one, if it failed. rule: the one that gives it its limit, or else something;
-    None if none gives it anything.
+    None if none gives it anything. mode is "observe" if nothing of its policy is enforced:
+    limit_iops, allowed_iops and the like are what would be then, binding is "would" while it does
+    more, and above_s and above_operations (normalized) are how long and by how much it did, since
+    the agent has observed it.
     """
 
     domain: str
@@ -126,6 +139,8 @@ class DriveReport(Struct, kw_only=True):
     discard_s: float | None = None
     large_wait_s: float | None = None
     rule: str | None = None
+    above_s: float = 0.0
+    above_operations: float = 0.0
 
 
 class StorageReport(Struct, kw_only=True):
@@ -162,8 +177,9 @@ class StorageReport(Struct, kw_only=True):
 class VmReport(Struct, kw_only=True):
     """A VM: its drives, and the error in its policy, if any.
 
-    has_policy: False if it validly has none, so that its drives are left alone. from_libvirt: False
-    if it is a [[vm]] of the configuration, which then has its policy.
+    has_policy: False if it validly has none, so that its drives are left alone. observed: nothing
+    of its policy is enforced. from_libvirt: False if it is a [[vm]] of the configuration, which
+    then has its policy.
     limit_iops, reservation_iops: of all drives together. allowed_iops: that limit, or the burst
     while that is open. credit_s: seconds of burst saved. None: there is none. cgroup: the agent's
     settings in its cgroup, by file and device.
@@ -176,7 +192,8 @@ class VmReport(Struct, kw_only=True):
     reservation_iops: int
     credit_s: float
     burst_open: bool
-    has_policy: bool = True  # an older agent tells neither
+    has_policy: bool = True  # an older agent tells none of these
+    observed: bool = False
     from_libvirt: bool = True
     policy_error: ErrorReport | None
     cgroup: dict[str, str]
@@ -329,7 +346,7 @@ class PolicyReport(Struct, kw_only=True):
 class RuleReport(Struct, kw_only=True):
     """A rule: what it asks for, and what it gives, as it is written; templates are not filled in.
 
-    drives: how many tables of drives it has. leaves_alone: policy = "none".
+    drives: how many tables of drives it has. leaves_alone: policy = "none". mode: as in a policy.
     """
 
     name: str
@@ -340,6 +357,7 @@ class RuleReport(Struct, kw_only=True):
     job_bps: int | None = None
     drives: int = 0
     leaves_alone: bool = False
+    mode: str | None = None
 
 
 class ValueReport(Struct, kw_only=True):

@@ -8,6 +8,7 @@ import msgspec
 
 from iokeel.config.settings import Config
 from iokeel.core.values.policy import (
+    OBSERVE,
     DomainPolicy,
     DrivePolicy,
     PolicyInPart,
@@ -41,7 +42,7 @@ from iokeel.words.quoting import escaped
 def rules_report(rules: Rules, snapshot: Snapshot) -> RulesReport:
     """Return the rules, and the guests of a snapshot of all."""
     guests = [
-        guest_report(name, vm.by_rules, vm.told)
+        guest_report(name, vm.by_rules, None if vm.report.observed else vm.told)
         for name, vm in snapshot.vms.items()
         if vm.by_rules is not None
     ]
@@ -59,6 +60,7 @@ def rules_report(rules: Rules, snapshot: Snapshot) -> RulesReport:
                 job_bps=rule.job_bps,
                 drives=len(rule.drives),
                 leaves_alone=rule.leaves_alone,
+                mode=rule.mode,
             )
             for rule in rules.rules
         ],
@@ -122,7 +124,7 @@ def _value(policy: DomainPolicy, value: str) -> object:
     target, blank, name = value.rpartition(" ")
     if blank:
         return getattr(policy.for_drive(target), name)
-    return getattr(policy if name in ("tenant", "job_bps") else policy.vm, name)
+    return getattr(policy if name in ("tenant", "job_bps", "mode") else policy.vm, name)
 
 
 def differing(promise: DrivePolicy | VmPolicy) -> Iterator[str]:
@@ -172,6 +174,8 @@ def changes_of(report: RulesReport, config: Config) -> tuple[list[ChangeReport],
         made = compose(own, fit, targets, config.classes)
         held, more = _held(config, guest.domain, made.policy, targets)
         bad += [] if more is None else [str(more)]
+        if held is not None and (held.mode or config.rules.mode) == OBSERVE:
+            held = None  # nothing of it is enforced
         changes += _changes(guest, policy_report(held, targets))
     return changes, bad
 

@@ -38,6 +38,7 @@ from iokeel.host.disk_counters import Pressure
 from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.promises import limit_of
 from iokeel.report.records import (
+    Above,
     DriveReport,
     ErrorReport,
     FleetSnapshot,
@@ -179,10 +180,11 @@ class TakeSnapshot(Protocol):
 class Known:
     """References to the daemon's knowledge, from which a snapshot is made.
 
-    cgroups: settings in VMs' cgroups, by VM, file and device. cgroup_of: what is known of a VM's
-    group. jobs: VMs' block jobs by VM and name. drive_errors: orders that failed,
-    by drive; last_errors: of drives whose last order failed. gone: tables of tenants and storages
-    that have gone from the configuration (Config.gone).
+    state: observed drives are in it as they would be; above: what they did that would have been
+    held. cgroups: settings in VMs' cgroups, by VM, file and device. cgroup_of: what is known of a
+    VM's group. jobs: VMs' block jobs by VM and name. drive_errors: orders that failed, by drive;
+    last_errors: of drives whose last order failed. gone: tables of tenants and storages that have
+    gone from the configuration (Config.gone).
     """
 
     state: State
@@ -197,6 +199,7 @@ class Known:
     pressure: Pressure | None = None
     cgroup_of: Callable[[str], CgroupKnown] = lambda _: CgroupKnown()
     jobs: Mapping[str, Mapping[str, Followed]] = field(default_factory=dict)
+    above: Mapping[DriveId, Above] = field(default_factory=dict)
 
     def error_of(self, drive: DriveId, state: DriveState) -> IokeelError | None:
         """Return a drive's error, if it has one."""
@@ -257,7 +260,7 @@ def series_values(state: State) -> list[float]:
 
 
 def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
-    tenant = vm.policy.tenant if vm.policy else None
+    tenant = vm.told.tenant if vm.told else None
     states = [known.state.drives.get(DriveId(vm.name, target), NEW) for target in vm.drives]
     part = next((state.vm for state in states if state.vm is not None), None)
     policy = part.policy if part else None
@@ -270,7 +273,8 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         reservation_iops=policy.reservation if policy else 0,
         credit_s=part.credit.seconds if part else 0.0,
         burst_open=part is not None and part.credit.open,
-        has_policy=vm.policy is not None,
+        has_policy=vm.told is not None,
+        observed=vm.would is not None,
         from_libvirt=vm.from_libvirt,
         policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
         cgroup=dict(known.cgroups.get(vm.name, {})),
@@ -280,7 +284,7 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         ],
     )
     jobs = tuple(known.jobs.get(vm.name, {}).values())
-    return VmSnapshot(report, policy, vm.policy_error, cgroup, jobs, vm.policy, vm.by_rules)
+    return VmSnapshot(report, policy, vm.policy_error, cgroup, jobs, vm.told, vm.by_rules)
 
 
 def _drive(
@@ -292,13 +296,18 @@ def _drive(
     mode = None
     if state.pricing.rate is not None:
         mode = "exact" if state.abilities and state.abilities.cost_curve else "retune"
+    binding = [*full_bounds(state)]
+    binding += [f"cgroup {bound}" for bound in cgroup.holding.get(drive.target, ())]
+    if vm.would is not None:
+        mode, binding = "observe", ["would"] if _would_hold(state) else []
+    above = known.above.get(drive, Above())
     did, counted = measured.rates, measured.counters
     raw_read_iops, read_bps, mean_read_bytes = _flow(did, write=False)
     raw_write_iops, write_bps, mean_write_bytes = _flow(did, write=True)
     return DriveReport(
         domain=drive.domain,
         target=drive.target,
-        tenant=vm.policy.tenant if vm.policy else None,
+        tenant=vm.told.tenant if vm.told else None,
         storage=state.storage,
         mode=mode,
         normalized_iops=measured.rate,
@@ -324,17 +333,14 @@ def _drive(
         credit_s=state.credit.seconds,
         burst_open=state.credit.open,
         bursts=_bursts(state),
-        binding=[
-            *full_bounds(state),
-            *(f"cgroup {bound}" for bound in cgroup.holding.get(drive.target, ())),
-        ],
-        throttled_s=state.demand.throttled_s,
-        retunes=sent.retunes,
-        overwritten=sent.overwritten,
+        binding=binding,
+        throttled_s=0.0 if mode == "observe" else state.demand.throttled_s,
+        retunes=0 if mode == "observe" else sent.retunes,
+        overwritten=0 if mode == "observe" else sent.overwritten,
         errors=known.drive_errors.get(drive, 0),
         error=ErrorReport.of(error) if error else None,
         verdict=state.finding.verdict.value,
-        has_policy=vm.policy is not None and vm.policy.for_drive(drive.target) is not None,
+        has_policy=vm.told is not None and vm.told.for_drive(drive.target) is not None,
         limits_in_force=_set(info.in_force),
         raw_flush_iops=did.flush_raw_iops if did else None,
         raw_discard_iops=did.discards.raw_iops if did and did.discards else None,
@@ -346,7 +352,15 @@ def _drive(
         discard_s=_seconds(counted.discard_time_ns) if counted else None,
         large_wait_s=_large_wait_s(state, known.state),
         rule=next(iter(rules_of_drive(vm.by_rules, drive.target)), None) if vm.by_rules else None,
+        above_s=above.seconds,
+        above_operations=above.operations,
     )
+
+
+def _would_hold(state: DriveState) -> bool:
+    """Return whether an observed drive does more than it would be held to."""
+    rate, held = state.measured.budget_rate, state.pricing.rate
+    return rate is not None and held is not None and rate > held
 
 
 def _large_wait_s(drive: DriveState, state: State) -> float | None:

@@ -12,11 +12,12 @@ VM or the drive may give less than before, and policy = "none" lifts all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Set
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from iokeel.core.values.policy import (
+    ENFORCE,
     DomainPolicy,
     DrivePolicy,
     LastGood,
@@ -41,10 +42,10 @@ class Composed(NamedTuple):
     """A guest's policy, and where it comes from.
 
     policy: None if nothing gives it one. sources: the rule that gives a value, or OWN. Values are
-    named "tenant", "job_bps", and "limit" and the like of a VM; with a drive's target and a blank
-    before it they are the drive's ("vda limit"). kept: those that no rule gives any more, with the
-    rule that did. errors: of what rules can't give. named: the drives that its own policy names;
-    None if that is all of it.
+    named "tenant", "job_bps", "mode", and "limit" and the like of a VM; with a drive's target and a
+    blank before it they are the drive's ("vda limit"). kept: those that no rule gives any more,
+    with the rule that did. errors: of what rules can't give. named: the drives that its own policy
+    names; None if that is all of it.
     """
 
     policy: DomainPolicy | None
@@ -102,8 +103,9 @@ def compose(
         _vm(layers, sources),
         _first(((layer.rule, layer.written.job_bps) for layer in layers), "job_bps", sources),
         None if own is None else own.serial,
+        mode=_first(((layer.rule, layer.written.mode) for layer in layers), "mode", sources),
     )
-    if own is None and policy == DomainPolicy({}):
+    if own is None and replace(policy, mode=None) == DomainPolicy({}):
         return Composed(None, errors=fit.errors, named=frozenset())
     now = {OWN} | {layer.rule for layer in fit.layers}
     kept = {value: rule for value, rule in sources.items() if rule not in now}
@@ -219,7 +221,7 @@ def _written(policy: DomainPolicy, values: Iterable[str]) -> Written:
     """Return some values of a policy as they could be written."""
     drives: dict[str, dict[str, object]] = {}
     vm = {}
-    tenant, job_bps = None, None
+    tenant, job_bps, mode = None, None, None
     for value in values:
         target, blank, name = value.rpartition(" ")
         if blank and (drive := policy.drives.get(target, policy.default)) is not None:
@@ -228,10 +230,12 @@ def _written(policy: DomainPolicy, values: Iterable[str]) -> Written:
             tenant = policy.tenant
         elif name == "job_bps":
             job_bps = policy.job_bps
+        elif name == "mode":  # only observed is less than held, and isn't kept
+            mode = ENFORCE if policy.mode == ENFORCE else None
         elif policy.vm is not None:
             vm[name] = getattr(policy.vm, name)
     written = {target: WrittenDrive(given) for target, given in drives.items()}
-    return Written(written, tenant=tenant, vm=vm, job_bps=job_bps, serial=policy.serial)
+    return Written(written, None, tenant, vm, job_bps, policy.serial, mode=mode)
 
 
 def subject_of(value: str) -> str:
@@ -239,7 +243,7 @@ def subject_of(value: str) -> str:
     target, blank, _ = value.rpartition(" ")
     if blank:
         return f"a policy of {target}" if target else "a policy of its drives"
-    words = {"tenant": "the tenant", "job_bps": "the rate of block jobs"}
+    words = {"tenant": "the tenant", "job_bps": "the rate of block jobs", "mode": "the mode"}
     return words.get(value, "the limit of the VM")
 
 
@@ -249,6 +253,8 @@ def given_values(policy: DomainPolicy) -> Iterator[str]:
         yield "tenant"
     if policy.job_bps is not None:
         yield "job_bps"
+    if policy.mode is not None:
+        yield "mode"
     if policy.vm is not None:
         yield from _differing(policy.vm)
     for target, drive in (*policy.drives.items(), (ANY, policy.default)):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from iokeel.core.values.policy import DrivePolicy
+from iokeel.core.values.policy import ENFORCE, DrivePolicy
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.written import Written, WrittenDrive, class_of
 from iokeel.rules.by_size import SIZE, PerGb, fitting, sized
@@ -34,7 +34,8 @@ class Rule:
     """[[rules]]: what the guests that fit are given.
 
     name: its own. tenant, class_name: None for none. vm: fields of VmPolicy, for all drives of a
-    guest together. leaves_alone: policy = "none", so that no later rule counts.
+    guest together. leaves_alone: policy = "none", so that no later rule counts. mode: as in
+    DomainPolicy.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Rule:
     job_bps: int | None = None
     drives: tuple[DriveRule, ...] = ()
     leaves_alone: bool = False
+    mode: str | None = None
 
     @property
     def ends(self) -> bool:
@@ -97,10 +99,14 @@ class _Index(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """All rules. metadata: whether a domain's own policy counts, and first."""
+    """All rules. metadata: whether a domain's own policy counts, and first.
+
+    mode: of guests whose policy and rules don't say.
+    """
 
     rules: tuple[Rule, ...] = ()
     metadata: bool = True
+    mode: str = ENFORCE
 
     def __bool__(self) -> bool:
         """Return whether policies may come from elsewhere than metadata."""
@@ -141,7 +147,7 @@ class Rules:
         for rule in self.rules:
             asked = _asked(rule.when)
             before = ended.get(()) or ended.get(asked)
-            if before is not None and not (rule.tenant or rule.vm or rule.job_bps):
+            if before is not None and not (rule.tenant or rule.vm or rule.job_bps or rule.mode):
                 yield rule, before
             elif before is not None and before.leaves_alone:
                 yield rule, before
@@ -201,6 +207,7 @@ class _Made:
             self._name(rule.tenant, facts.vm),
             rule.vm,
             rule.job_bps,
+            mode=rule.mode,
         )
 
     def _drive(self, facts: Mapping[str, str]) -> WrittenDrive | None:

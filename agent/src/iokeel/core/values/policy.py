@@ -15,6 +15,8 @@ MOST_WEIGHT = 10_000
 MOST_BURST_SECONDS = 3_600
 MOST_LATENCY_MS = 60_000
 LEAST_JOB_BPS, MOST_JOB_BPS = 1 << 16, 10**12
+#: What is done by a policy: its promises are kept, or the law only says what it would do.
+ENFORCE, OBSERVE = "enforce", "observe"
 #: Stands for a rate without an end, in whole numbers: up to it each of them is exact as a float.
 ENDLESS = 2**53
 
@@ -67,6 +69,7 @@ class DomainPolicy:
     None if nothing is promised to them. job_bps: the rate of each of its block jobs, in bytes a
     second; None for the configuration's. serial: grows with each change; None if it has none.
     ceiling: the name of the host's ceiling that changes what the policy says; None if none does.
+    mode: ENFORCE, OBSERVE, or None for the configuration's.
     """
 
     drives: Mapping[str, DrivePolicy]
@@ -76,6 +79,7 @@ class DomainPolicy:
     job_bps: int | None = None
     serial: int | None = None
     ceiling: str | None = None
+    mode: str | None = None
 
     @property
     def for_others(self) -> DrivePolicy | None:
@@ -134,6 +138,11 @@ class UnknownPolicy(Enum):
         """No ceiling changes it."""
         return None
 
+    @property
+    def mode(self) -> None:
+        """What it says of that isn't known."""
+        return None
+
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN
 
@@ -176,6 +185,11 @@ class PolicyInPart:
     def ceiling(self) -> str | None:
         """The name of the ceiling that changes it."""
         return self.policy.ceiling
+
+    @property
+    def mode(self) -> str | None:
+        """What is done by it."""
+        return self.policy.mode
 
 
 #: What a source tells of a domain that may have a policy.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from iokeel.core.values.policy import (
+    OBSERVE,
     UNKNOWN,
     DomainPolicy,
     DrivePolicy,
@@ -106,14 +107,23 @@ class Policies:
         known = self.by_rules(name)
         if known is None:
             return None
-        if known.made.sources:
+        if self._gives(known):
             return known.facts.record
         return "" if known.facts.is_restored else None
 
     def has_idle_record(self, name: str) -> bool:
         """Return whether limits of a domain are on record, though rules give it nothing."""
         known = self.by_rules(name)
-        return known is not None and known.facts.has_record and not known.made.sources
+        return known is not None and known.facts.has_record and not self._gives(known)
+
+    def observes(self, policy: ToldPolicy | None) -> bool:
+        """Return whether a guest with this policy is only observed."""
+        mode = None if policy is None else policy.mode
+        return (mode or self.rules.mode) == OBSERVE
+
+    def _gives(self, known: ByRules) -> bool:
+        """Return whether rules give a guest something that is enforced."""
+        return bool(known.made.sources) and not self.observes(known.made.policy)
 
     def may_have(self, xml: DomainXml, text: str) -> bool:
         """Return whether a domain may have a policy, had one, or is below a ceiling.
@@ -226,6 +236,8 @@ class Policies:
         """Return a domain's policy, by its own and by the rules. Raises PolicyError."""
         metadata, where = self.rules.metadata, _where(xml)
         own = written_policy(text, where) if metadata else None
+        if own is not None and ceiling_of(self.ceilings, xml.name) is not None:
+            own = replace(own, mode=None)  # whom a ceiling holds doesn't choose that
         resolved = None if own is None else own.resolved(self.classes)
         if last is not None and metadata:
             check_serial(resolved, last.policy, where)

@@ -96,7 +96,7 @@ class LibvirtSource(SourceNews):
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
         self._budgets: dict[str, Budget] = {}  # of new hidden drives
-        self._policies.ceilings, self._policies.rules = ceilings, rules or Rules()
+        self._policies.ceilings, self._policies.rules = ceilings, Rules() if rules is None else rules
         self._policies.files = None if facts_dir is None else FactsFolder(facts_dir)
         self._hidden = HiddenCounters(self._domains, self._calls)
         self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
@@ -397,6 +397,9 @@ class LibvirtSource(SourceNews):
                 self._failed(name, error)
                 return
         policy, policy_error = self._policies.read(xml, text, last)
+        would = None
+        if self._policies.observes(policy):
+            policy, would = None, policy
         if (record := self._policies.record(name)) is not None:
             try:
                 await self._put_on_record(name, record)
@@ -442,7 +445,9 @@ class LibvirtSource(SourceNews):
             for disk in xml.drives
         }
         by_rules = self._policies.by_rules(name)
-        info = VmInfo(name, drives, policy, policy_error, process, xml.uuid, by_rules=by_rules)
+        info = VmInfo(
+            name, drives, policy, policy_error, process, xml.uuid, by_rules=by_rules, would=would
+        )
         was_hidden, xml = xml.hidden, xml.with_hidden(hidden)
         self._note(Domain(xml, info, number, abilities, refused), before)
         if self._limits.changes(name) != changes or hidden != was_hidden:

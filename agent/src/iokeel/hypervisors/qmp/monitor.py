@@ -24,7 +24,7 @@ from iokeel.config.settings import VmConfig
 from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import STOCK, ThrottleLimits
-from iokeel.core.values.policy import PolicyInPart, ToldPolicy
+from iokeel.core.values.policy import OBSERVE, PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import ENDED, Process, process
 from iokeel.hypervisors.pace import delays
@@ -476,8 +476,16 @@ class Monitor:
             )
             for d in self._drives.values()
         }
+        observed = policy.mode == OBSERVE
         info = VmInfo(
-            name, drives, policy, error, self._process, empty=self._empty, from_libvirt=False
+            name,
+            drives,
+            None if observed else policy,
+            error,
+            self._process,
+            empty=self._empty,
+            from_libvirt=False,
+            would=policy if observed else None,
         )
         if info != before:
             self._known[name] = info

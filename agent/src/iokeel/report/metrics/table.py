@@ -209,6 +209,13 @@ METRICS = (
         lambda vm: float(vm.report.has_policy),
     ),
     of_domain(
+        "observed",
+        "0 or 1",
+        "1 if nothing of the VM's policy is enforced: its limits, shares and credit are what they"
+        " would be.",
+        lambda vm: float(vm.report.observed),
+    ),
+    of_domain(
         "limit_iops",
         _IOPS,
         "Limit of the VM's policy, for all its drives together.",
@@ -336,6 +343,20 @@ METRICS = (
         "seconds",
         "Time in which a limit held the drive back.",
         lambda d: d.throttled_s,
+    ),
+    of_drive(
+        "would_hold_seconds_total",
+        Kind.COUNTER,
+        "seconds",
+        "Time in which an observed drive did more than it would have been held to.",
+        lambda d: d.above_s if d.mode == "observe" else None,
+    ),
+    of_drive(
+        "would_hold_operations_total",
+        Kind.COUNTER,
+        "normalized operations",
+        "Operations of an observed drive above what it would have been held to.",
+        lambda d: d.above_operations if d.mode == "observe" else None,
     ),
     of_drive(
         "retunes_total",
