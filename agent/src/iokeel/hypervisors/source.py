@@ -25,7 +25,7 @@ class DriveInfo:
     topmost image if there are several; None if unknown. in_force: its limits as last read from
     QEMU or libvirt, or as last set; None if they can't be read. abilities: those of its QEMU; None
     if they aren't known. beneath: the paths or URLs of the other images that it reads, and of data
-    files; "" for one that isn't known. group: as in DriveSeen.
+    files; "" for one that isn't known. group, found: as in DriveSeen.
     """
 
     target: str
@@ -34,6 +34,7 @@ class DriveInfo:
     abilities: Abilities | None = None
     beneath: tuple[str, ...] = ()
     group: str | None = None
+    found: ThrottleLimits | None = field(default=None, compare=False)  # no news, but a record
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from iokeel.host.network_storage import network_place
 from iokeel.libvirt_xml.domain import VOLUME, Disk, DomainXml
 from iokeel.libvirt_xml.xml import TooLarge, metadata_of, parsed
 from iokeel.rules.by_size import SIZE
-from iokeel.rules.platform import found_of, iotune_facts, record_text, recorded
+from iokeel.rules.platform import Found, iotune_facts, record_text, recorded
 
 _NOVA = "{http://openstack.org/xmlns/libvirt/nova/1.1}"
 _OVIRT = "{http://ovirt.org/vm/1.0}"
@@ -34,14 +34,14 @@ class Facts:
 
     A fact that isn't there isn't known. drives: those of each drive by target, without the VM's.
     record: what is to be put on record of the platform's limits (platform.py), before any limits of
-    the agent's; None if all is. has_record: something is on
-    record. is_restored: and the limits are those on it.
+    the agent's; None if all is. found: what is on record, by target. is_restored: something is, and
+    the limits are those on it, as far as they are known.
     """
 
     vm: Mapping[str, str]
     drives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     record: str | None = None
-    has_record: bool = False
+    found: Mapping[str, Found] = field(default_factory=dict)
     is_restored: bool = False
 
     def of_drive(self, target: str) -> Mapping[str, str]:
@@ -77,11 +77,8 @@ def facts_of(
     disks = {name: disk for disk in root.iterfind("devices/disk") if (name := _target(disk))}
     ovirt = {} if about is None else dict(_ovirt_drives(about))
     was = recorded(about)
-    now = {
-        disk.target: was[disk.target] if disk.target in was else (None if held else found_of(disk))
-        for disk in domain.disks
-        if not disk.hidden
-    }
+    there = {disk.target: domain.told(disk) for disk in domain.disks if not disk.hidden}
+    now = {target: was.get(target, None if held else told) for target, told in there.items()}
     drives = {
         disk.target: _known(
             [
@@ -94,11 +91,9 @@ def facts_of(
         for disk in domain.disks
     }
     record = record_text(now) if now.keys() != was.keys() else None
-    restored = bool(was) and all(
-        found_of(disk) == was[disk.target] for disk in domain.disks if disk.target in was
-    )
+    restored = bool(was) and all(was.get(t) in (told, None) for t, told in there.items())
     vm = _known([*_domain(root, domain), *_platforms(about, root, domain.name)])
-    return Facts(vm, drives, record, bool(was), restored)
+    return Facts(vm, drives, record, was, restored)
 
 
 def _known(texts: list[tuple[str, str | None]]) -> dict[str, str]:

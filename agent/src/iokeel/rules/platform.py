@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lxml import etree
 
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import MOST_BURST_SECONDS, MOST_IOPS
 from iokeel.errors import PolicyError
-from iokeel.libvirt_xml.domain import LIBVIRT_NAMES, Disk, to_libvirt
+from iokeel.libvirt_xml.domain import limits_in, to_libvirt
 
 NAMESPACE = "urn:iokeel:found:1"
 #: The record's key in libvirt, its prefix in the XML.
@@ -23,32 +24,24 @@ KEY = "iokeel-found"
 _QUOTA = "nova.extra.quota:disk_"
 _RATES = ("total_iops_sec", "read_iops_sec", "write_iops_sec")
 
-#: A drive's limits by libvirt's names, as texts, without zeros. None: nobody knows them.
-Found = Mapping[str, str] | None
+#: A drive's limits before the agent's. None: nobody knows them.
+Found = ThrottleLimits | None
 
 
 def recorded(about: etree._Element | None) -> dict[str, Found]:
     """Return what a domain's record says was found, by target. about: its <metadata>."""
-    names = {*LIBVIRT_NAMES.values()}
     found: dict[str, Found] = {}
     for drive in about.iterfind(f"{{{NAMESPACE}}}found/*") if about is not None else ():
-        limits = {str(name): str(value) for name, value in drive.attrib.items() if name in names}
-        found[drive.get("target", "")] = None if drive.get("unknown") else limits
+        texts = {str(name): str(value) for name, value in drive.attrib.items()}
+        found[drive.get("target", "")] = None if "unknown" in texts else limits_in(texts)
     return found
-
-
-def found_of(disk: Disk) -> Found:
-    """Return the limits of a disk that libvirt was told last; None if they make no sense."""
-    if disk.iotune is None:
-        return None
-    return {name: str(value) for name, value in to_libvirt(disk.iotune).items() if value}
 
 
 def record_text(found: Mapping[str, Found]) -> str:
     """Return the record as an element without a namespace, which libvirt adds."""
     root = etree.Element("found")
     for target, limits in found.items():
-        values = {"unknown": "yes"} if limits is None else dict(limits)
+        values = {"unknown": "yes"} if limits is None else _texts(limits)
         etree.SubElement(root, "drive", {"target": target, **values})
     return etree.tostring(root, encoding="unicode")
 
@@ -56,8 +49,13 @@ def record_text(found: Mapping[str, Found]) -> str:
 def iotune_facts(limits: Found) -> Iterator[tuple[str, str]]:
     """Yield the facts of limits that a platform gave."""
     if limits is not None:
-        yield "iotune", "yes" if limits else "no"
-        yield from ((f"iotune.{name}", text) for name, text in limits.items())
+        yield "iotune", "no" if limits.unlimited else "yes"
+        yield from ((f"iotune.{name}", text) for name, text in _texts(limits).items())
+
+
+def _texts(limits: ThrottleLimits) -> dict[str, str]:
+    """Return limits as texts by libvirt's names, without zeros."""
+    return {name: str(value) for name, value in to_libvirt(limits).items() if value}
 
 
 def sold(facts: Mapping[str, str], where: str) -> dict[str, object]:

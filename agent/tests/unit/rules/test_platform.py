@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from iokeel.config.load import parse
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.domain import parse_domain
@@ -149,6 +150,29 @@ def test_limits_from_before_there_was_a_record_are_nobodys() -> None:
     assert again.record is None
     with pytest.raises(PolicyError, match="isn't known"):
         sold(again.of_drive("vda"), "here")
+
+
+def test_what_a_throttle_group_of_its_own_had_is_on_record() -> None:
+    group = "<throttlegroup><group_name>a</group_name><total_iops_sec>500</total_iops_sec>"
+    xml = platforms.domain(
+        "db1",
+        disks="<disk><target dev='vda'/><throttlefilters><throttlefilter group='a'/>"
+        "</throttlefilters></disk>",
+    ).replace("<devices>", f"<throttlegroups>{group}</throttlegroup></throttlegroups><devices>")
+    facts = read(xml)
+    assert facts.drives["vda"]["iotune.total_iops_sec"] == "500"
+    after = read(with_record(xml.replace("500", "499"), facts.record or ""))
+    assert after.found == {"vda": ThrottleLimits(iops_total=500)}
+    assert not after.is_restored
+    assert read(with_record(xml, facts.record or "")).is_restored
+
+
+@pytest.mark.parametrize("value", ["1e3", "-1", "", "9" * 20])
+def test_a_record_that_makes_no_sense_is_of_limits_that_nobody_knows(value: str) -> None:
+    record = f'<found><drive target="vda" total_iops_sec="{value}"/></found>'
+    facts = read(with_record(platforms.domain("db1", disks=disk("")), record))
+    assert facts.found == {"vda": None}
+    assert "iotune" not in facts.drives["vda"]
 
 
 def test_a_new_drive_comes_on_record_and_one_that_goes_leaves_it() -> None:

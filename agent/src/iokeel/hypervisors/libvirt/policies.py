@@ -40,6 +40,7 @@ from iokeel.rules.compose import (
 )
 from iokeel.rules.facts import facts_of
 from iokeel.rules.facts_folder import FactsFolder
+from iokeel.rules.platform import Found
 from iokeel.rules.rule import OWN, Fit, Rules
 from iokeel.words.quoting import few
 
@@ -113,7 +114,12 @@ class Policies:
     def has_idle_record(self, name: str) -> bool:
         """Return whether limits of a domain are on record, though rules give it nothing."""
         known = self.by_rules(name)
-        return known is not None and known.facts.has_record and not known.made.sources
+        return known is not None and bool(known.facts.found) and not known.made.sources
+
+    def found(self, name: str) -> Mapping[str, Found]:
+        """Return the limits of a domain's drives that are on record, by target."""
+        known = self.by_rules(name)
+        return {} if known is None else known.facts.found
 
     def may_have(self, xml: DomainXml, text: str) -> bool:
         """Return whether a domain may have a policy, had one, or is below a ceiling.

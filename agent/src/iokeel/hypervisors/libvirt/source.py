@@ -430,6 +430,7 @@ class LibvirtSource(SourceNews):
         # If limits are newer than the reading, they may be of the group before.
         overtaken = before is not None and self._limits.changes(name) != changes
         newer = before.info.drives if before is not None and overtaken else {}
+        found = self._policies.found(name)
         drives = {
             disk.target: DriveInfo(
                 disk.target,
@@ -438,6 +439,7 @@ class LibvirtSource(SourceNews):
                 abilities,
                 disk.beneath,
                 newer[disk.target].group if disk.target in newer else disk.group,
+                found.get(disk.target),
             )
             for disk in xml.drives
         }
