@@ -1,10 +1,11 @@
 """What a platform sells as a drive's iops, and the record of it in the domain's metadata.
 
 A platform writes a drive's limits into <iotune>, where the agent's own take their place, and live
-migration carries those on. So before the first limits of the agent's, what was found is written
-into the live domain's metadata, in a namespace of its own. The record shares the fate of <iotune>:
-both go with the QEMU, and both come along at a migration. With a record, <iotune> is the agent's;
-without one, it is the platform's.
+migration carries those on. So what the agent found is written into the live domain's metadata, in a
+namespace of its own, for each drive that it holds. The record shares the fate of <iotune>: both go
+with the QEMU, and both come along at a migration. With a record, <iotune> is an agent's; without
+one, it is the platform's, unless this agent holds the drive. Then the agent's own state has what
+was found, and the record is still to be written.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def recorded(about: etree._Element | None) -> dict[str, Found]:
 
 
 def record_text(found: Mapping[str, Found]) -> str:
-    """Return the record as an element without a namespace, which libvirt adds."""
+    """Return the record as an element without a namespace, which libvirt adds; "" for none."""
+    if not found:
+        return ""
     root = etree.Element("found")
     for target, limits in found.items():
         values = {"unknown": "yes"} if limits is None else _texts(limits)
@@ -68,7 +71,7 @@ def sold(facts: Mapping[str, str], where: str) -> dict[str, object]:
     if "serial" not in facts and any(f"{_QUOTA}{name}" in facts for name in _RATES):
         prefix = _QUOTA
     elif "iotune" not in facts and "readonly" in facts:  # libvirt knows the drive
-        what = "what the platform sells isn't known, as an agent without rules has held the guest"
+        what = "what the platform sells isn't known, as limits in force may be an agent's"
         raise PolicyError(where, what, "start the guest anew, or give it a limit in the rule")
     total = _number(facts, f"{prefix}total_iops_sec", MOST_IOPS)
     read, write = (_number(facts, f"{prefix}{name}", MOST_IOPS) for name in _RATES[1:])

@@ -303,7 +303,7 @@ def _release(
     )
     sent, in_force = known.sent, seen.in_force
     found = sent.found or seen.found or UNLIMITED
-    if sent.limits is None and seen.found is not None and _is_new(before):
+    if sent.limits is None and seen.found not in (None, in_force) and _is_new(before):
         sent = sent._replace(limits=in_force)  # an agent's that came along with the guest
     if sent.limits is None:
         if not timed or in_force is None or in_force.latency:

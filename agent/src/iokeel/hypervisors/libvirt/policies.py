@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import (
     UNKNOWN,
     DomainPolicy,
@@ -40,7 +42,7 @@ from iokeel.rules.compose import (
 )
 from iokeel.rules.facts import facts_of
 from iokeel.rules.facts_folder import FactsFolder
-from iokeel.rules.platform import Found
+from iokeel.rules.platform import Found, record_text
 from iokeel.rules.rule import OWN, Fit, Rules
 from iokeel.words.quoting import few
 
@@ -60,9 +62,10 @@ class Policies:
 
     classes: those that a policy can name. ceilings, rules: this host's. files: of facts that the
     operator adds; None if there are none. sizes: of domains' drives, by name and target, in bytes,
-    if rules go by them. last_good: the last good
-    policy of each domain that runs or is defined, by its UUID: a name may pass to another domain.
-    One that an older version saved without a UUID is by name until its domain is read.
+    if rules go by them. held: what drives with limits of this agent's had before these, in the same
+    way. last_good: the last good policy of each domain that runs or is defined, by its UUID: a name
+    may pass to another domain. One that an older version saved without a UUID is by name until its
+    domain is read.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class Policies:
         self.rules = Rules()
         self.files: FactsFolder | None = None
         self.sizes: dict[str, Mapping[str, int]] = {}
+        self.held: dict[str, Mapping[str, Found]] = {}
         self._seen: dict[str, _Seen] = {}
         self._last_good = last_good
         self._news = news
@@ -91,6 +95,7 @@ class Policies:
         """
         self._seen = {name: seen for name, seen in self._seen.items() if name in there}
         self.sizes = {name: sizes for name, sizes in self.sizes.items() if name in there}
+        self.held = {name: held for name, held in self.held.items() if name in there}
         for gone in self.others(there):
             del self._last_good[gone]
 
@@ -99,22 +104,28 @@ class Policies:
         seen = self._seen.get(name)
         return None if seen is None else seen.by_rules
 
-    def record(self, name: str) -> str | None:
-        """Return what is to be put on record of a domain's limits, before it gets any of ours.
+    def record(self, name: str, free: Collection[str]) -> str | None:
+        """Return what is to be on record of a domain's limits from before the agent's; "" for none.
 
-        None if all is on record, or if rules give it nothing; "" if its record has served its end.
+        None if it is. free: the targets of drives that certainly have no limits of an agent's.
         """
-        known = self.by_rules(name)
-        if known is None:
+        if (known := self.by_rules(name)) is None:
             return None
-        if known.made.sources:
-            return known.facts.record
-        return "" if known.facts.is_restored else None
+        facts, held = known.facts, self.held.get(name, {})
+        found = {
+            target: limits
+            for target, limits in facts.given.items()
+            if (target in held or (target in facts.found and target not in free))
+            and limits != facts.told[target]
+        }
+        return None if found == facts.found else record_text(found)
 
-    def has_idle_record(self, name: str) -> bool:
-        """Return whether limits of a domain are on record, though rules give it nothing."""
-        known = self.by_rules(name)
-        return known is not None and bool(known.facts.found) and not known.made.sources
+    def changes_record(self, drive: DriveId, limits: ThrottleLimits) -> bool:
+        """Return whether a drive's record has to follow, now that it has these limits."""
+        if (known := self.by_rules(drive.domain)) is None:
+            return False
+        found, target = known.facts.found, drive.target
+        return found[target] == limits if target in found else target in known.facts.told
 
     def found(self, name: str) -> Mapping[str, Found]:
         """Return the limits of a domain's drives that are on record, by target."""
@@ -206,14 +217,12 @@ class Policies:
         if self.files is not None:
             self.files.read()
         version = 0 if self.files is None else self.files.version
-        sizes = self.sizes.get(xml.name, {})
-        digest = hash((text, xml.targets, version, *sizes.items()))
+        sizes, held = self.sizes.get(xml.name, {}), self.held.get(xml.name, {})
+        digest = hash((text, xml.targets, version, *sizes.items(), *held.items()))
         seen = self._seen.get(xml.name)
         if seen is None or seen.digest != digest or seen.rules is not self.rules:
             known = seen is not None and seen.digest == digest
             self._seen.pop(xml.name, None)
-            last = self._last_good.get(xml.uuid or xml.name)
-            held = last is not None and not last.sources  # by an agent that kept no record
             facts = seen.by_rules.facts if seen and known else None
             if facts is None:
                 facts = facts_of(text, xml, _where(xml), held=held, sizes=sizes)

@@ -18,6 +18,7 @@ from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.values.counters import Counters, DriveId
 from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.policy import DrivePolicy, LastGood
+from iokeel.core.values.state import DriveState, Verdict
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError
 from iokeel.host.process import Process, guest
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
@@ -55,7 +56,7 @@ from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.libvirt_xml.domain import Disk, DomainXml
 from iokeel.rules.facts_folder import FactsFolder
-from iokeel.rules.platform import KEY
+from iokeel.rules.platform import KEY, Found
 from iokeel.rules.platform import NAMESPACE as FOUND
 from iokeel.rules.rule import Rules
 from iokeel.words.log_lines import Sparing
@@ -96,6 +97,7 @@ class LibvirtSource(SourceNews):
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
         self._budgets: dict[str, Budget] = {}  # of new hidden drives
+        self._unwritten: set[str] = set()  # domains whose record can't be written so far
         self._policies.ceilings, self._policies.rules = ceilings, rules or Rules()
         self._policies.files = None if facts_dir is None else FactsFolder(facts_dir)
         self._hidden = HiddenCounters(self._domains, self._calls)
@@ -252,7 +254,7 @@ class LibvirtSource(SourceNews):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force: see LimitsInForce."""
         await self._limits.set_limits(drive, limits, timeout_s)
-        if self._policies.has_idle_record(drive.domain):
+        if drive.domain not in self._unwritten and self._policies.changes_record(drive, limits):
             self.announce(drive.domain)
 
     async def jobs(self, domain: str, timeout_s: float) -> list[BlockJob]:
@@ -380,6 +382,7 @@ class LibvirtSource(SourceNews):
         last_read = before = self._domains.get(name)
         if before is not None and (before.id != number or before.info.process != process):
             before = None  # another QEMU, with libvirt's own limits
+        self._policies.held[name] = self._held(name, xml, process)
         hidden = before.xml.hidden if before is not None else ()
         if before is None and xml.has_arguments and self._policies.may_have(xml, text):
             try:
@@ -397,14 +400,6 @@ class LibvirtSource(SourceNews):
                 self._failed(name, error)
                 return
         policy, policy_error = self._policies.read(xml, text, last)
-        if (record := self._policies.record(name)) is not None:
-            try:
-                await self._put_on_record(name, record)
-            except IokeelError as error:
-                if record:  # no limit of ours takes the place of unknown ones
-                    self._failed(name, error)
-                    return
-                log.debug("%s", error)  # an old record harms nobody; the next reading tries again
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, [drive.target for drive in xml.drives]):
             try:
@@ -449,6 +444,33 @@ class LibvirtSource(SourceNews):
         self._note(Domain(xml, info, number, abilities, refused), before)
         if self._limits.changes(name) != changes or hidden != was_hidden:
             self.announce(name)  # limits may have changed after they were read, or drives come
+        free = {t for t in found if self._is_free(self.known_of(DriveId(name, t), process))}
+        if (record := self._policies.record(name, free)) is not None:
+            await self._put_on_record(name, record)
+
+    def _is_free(self, known: DriveState | None) -> bool:
+        """Return whether a drive certainly has no limits of an agent's."""
+        if known is None or known.sent.limits is not None:
+            return False
+        return known.finding.verdict in (Verdict.NO_POLICY, Verdict.NO_LIMIT)
+
+    def _held(self, name: str, xml: DomainXml, process: Process | None) -> dict[str, Found]:
+        """Return what drives with limits of ours had before these, by target.
+
+        So it is of all drives of their groups, which have the same limits.
+        """
+        ours = {
+            disk.target: known.sent.found
+            for disk in xml.disks
+            if (known := self.known_of(DriveId(name, disk.target), process)) is not None
+            and known.sent.limits is not None
+        }
+        groups = {d.iotune_group: ours[d.target] for d in xml.disks if d.target in ours}
+        return ours | {
+            disk.target: groups[disk.iotune_group]
+            for disk in xml.disks
+            if disk.iotune_group in groups and disk.iotune_group and disk.target not in ours
+        }
 
     async def _sizes(self, name: str) -> Mapping[str, int]:
         """Return the sizes of a domain's disks in bytes, by target."""
@@ -466,17 +488,28 @@ class LibvirtSource(SourceNews):
     async def _put_on_record(self, name: str, record: str) -> None:
         """Write the limits that a domain has from its platform into its live metadata.
 
-        record: "" for none.
+        record: "" for none. If it can't be written, the next reading tries again.
         """
         element, live = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE
-        await self._calls.call_domain(
-            name,
-            lambda connection: connection.lookupByName(name).setMetadata(
-                element, record or None, KEY, FOUND, live
-            ),
-            _CALL_TIMEOUT_S,
-            "record of its limits",
-        )
+        try:
+            await self._calls.call_domain(
+                name,
+                lambda connection: connection.lookupByName(name).setMetadata(
+                    element, record or None, KEY, FOUND, live
+                ),
+                _CALL_TIMEOUT_S,
+            )
+        except IokeelError as error:
+            if name not in self._unwritten:
+                self._unwritten.add(name)
+                log.warning(
+                    "%s: the limits from before the agent can't be written into its metadata,"
+                    " so only this host knows them: %s",
+                    name,
+                    error.what,
+                )
+        else:
+            self._unwritten.discard(name)
 
     async def forget_records(self, held: Collection[str]) -> None:
         """Remove the records of what was found, but for those of VMs that are still held."""
@@ -599,5 +632,6 @@ class LibvirtSource(SourceNews):
         self._changes.forget(name)
         self._limits.forget(name)
         self._budgets.pop(name, None)
+        self._unwritten.discard(name)
         if self._domains.pop(name, None) is not None:
             self.on_change(name)
