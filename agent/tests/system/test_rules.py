@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE
 
@@ -214,6 +215,31 @@ def test_a_released_host_has_the_platforms_figures_and_no_record(host: Host, clo
             assert last.wait(60) == 0
         assert blkdeviotune(host, "server") == {"total_iops_sec": 700}
         assert "urn:iokeel" not in host.virsh("dumpxml", "server")
+
+
+def test_what_a_platform_changes_at_run_time_is_sold_from_then_on(host: Host, cloud: Cloud) -> None:
+    def is_sold(sold: int) -> bool:
+        return bool(agent.drive("server")["limit_iops"] == sold)
+
+    tune = ("blkdeviotune", "server", "vda", "--live", "--total-iops-sec")
+    with HostAgent(host, SOLD) as agent:
+        cloud.start("io1.large", iotune={"total_iops_sec": 700})
+        cloud.in_time(700)
+        for sold in (300, 900, 1500):
+            host.virsh(*tune, str(sold))
+            eventually(partial(is_sold, sold))
+            eventually(cloud.is_held(sold))
+            eventually(lambda: "size_iops_sec" in blkdeviotune(host, "server"))  # normalized
+        agent.stop(signal.SIGKILL)
+        host.virsh(*tune, "400")  # while no agent runs
+        agent.start()
+        eventually(lambda: agent.drive("server")["limit_iops"] == 400)
+        eventually(cloud.is_held(400))
+        time.sleep(3)
+        assert agent.drive("server")["limit_iops"] == 400, "the agent's own are not the platform's"
+        agent.config.write_text(agent.config.read_text().replace(SOLD, NONE))
+        agent.send(signal.SIGHUP)
+        eventually(lambda: blkdeviotune(host, "server") == {"total_iops_sec": 400})
 
 
 @pytest.fixture

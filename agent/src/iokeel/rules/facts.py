@@ -54,14 +54,16 @@ def facts_of(
     where: str,
     *,
     held: Mapping[str, Found] | None = None,
+    adopted: Mapping[str, Found] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Facts:
     """Return the facts of a domain.
 
     xml: its whole XML. domain: the same as parsed; drives that only QEMU knows of may be added.
     where: its name in errors. held: what drives with limits of this agent's had before these, by
-    target; it isn't on record yet. sizes: of drives by target, in bytes; None if nobody asks.
-    Raises PolicyError if it can't be read: then no fact is known.
+    target; it isn't on record yet. adopted: what the platform has set since. sizes: of drives by
+    target, in bytes; None if nobody asks. Raises PolicyError if it can't be read: then no fact is
+    known.
     """
     metadata, rest = metadata_of(xml)
     try:
@@ -77,7 +79,9 @@ def facts_of(
     ovirt = {} if about is None else dict(_ovirt_drives(about))
     was = recorded(about)
     there = {disk.target: domain.told(disk) for disk in domain.disks if not disk.hidden}
-    given = {target: {**there, **(held or {}), **was}[target] for target in there}
+    given = {
+        target: {**there, **(held or {}), **was, **(adopted or {})}[target] for target in there
+    }
     drives = {
         disk.target: _known(
             [

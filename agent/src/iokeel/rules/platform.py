@@ -61,16 +61,23 @@ def _texts(limits: ThrottleLimits) -> dict[str, str]:
     return {name: str(value) for name, value in to_libvirt(limits).items() if value}
 
 
+def follows_iotune(facts: Mapping[str, str]) -> bool:
+    """Return whether what a platform sells of a drive is in <iotune>.
+
+    The flavor's quota comes first for a drive without a serial, which is no volume.
+    """
+    return "serial" in facts or not any(f"{_QUOTA}{name}" in facts for name in _RATES)
+
+
 def sold(facts: Mapping[str, str], where: str) -> dict[str, object]:
     """Return what a platform sells of a drive, as fields of DrivePolicy: iops count as normalized.
 
-    The flavor's quota comes first for a drive without a serial, which is no volume, then <iotune>.
     Empty if nothing is sold. Raises PolicyError if that isn't known, or if no policy can say it.
     """
-    prefix = "iotune."
-    if "serial" not in facts and any(f"{_QUOTA}{name}" in facts for name in _RATES):
-        prefix = _QUOTA
-    elif "iotune" not in facts and "readonly" in facts:  # libvirt knows the drive
+    prefix = "iotune." if follows_iotune(facts) else _QUOTA
+    if (
+        prefix != _QUOTA and "iotune" not in facts and "readonly" in facts
+    ):  # libvirt knows the drive
         what = "what the platform sells isn't known, as limits in force may be an agent's"
         raise PolicyError(where, what, "start the guest anew, or give it a limit in the rule")
     total = _number(facts, f"{prefix}total_iops_sec", MOST_IOPS)

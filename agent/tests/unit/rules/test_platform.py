@@ -11,7 +11,8 @@ from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.domain import parse_domain
-from iokeel.rules.compose import compose
+from iokeel.libvirt_xml.policy import written_policy
+from iokeel.rules.compose import ByRules, compose, follows_platform
 from iokeel.rules.facts import Facts, facts_of
 from iokeel.rules.platform import NAMESPACE, Found, record_text, sold
 from tests.unit.rules import platforms
@@ -186,3 +187,37 @@ def test_a_record_that_makes_no_sense_is_of_limits_that_nobody_knows(value: str)
     facts = read(with_record(platforms.domain("db1", disks=disk("")), record))
     assert facts.found == {"vda": None}
     assert "iotune" not in facts.drives["vda"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "own", "follows"),
+    [
+        (SOLD, "", True),
+        (SOLD, "<i:drive target='vda' weight='7'/>", True),
+        (SOLD, "<i:drive target='vda' limit='7'/>", False),
+        (SOLD, "<i:drive target='vdb' limit='7'/>", True),
+        ('[[rules]]\nname = "a"\nclass = "bronze"\n' + SOLD, "", False),
+        ('[[rules]]\nname = "a"\n[[rules.drives]]\nlimit = 9\n' + SOLD, "", False),
+        (SOLD.replace("[[rules.drives]]", "[[rules.drives]]\nlimit = 9\n[[rules.drives]]"), "",
+         False),
+        ('[[rules]]\nname = "a"\n[[rules.drives]]\nweight = 9', "", False),
+        ('[[rules]]\nname = "a"\nclass = "bronze"', "", False),
+    ],
+)  # fmt: skip
+def test_a_drive_follows_its_platform_unless_something_before_gives_its_limit(
+    rules: str, own: str, follows: bool
+) -> None:
+    about = f"<i:policy xmlns:i='urn:iokeel:policy:1'>{own}</i:policy>"
+    xml = platforms.domain("db1", about, disk(""))
+    config = parse(rules.encode(), "agent.toml")
+    facts = read(xml)
+    fit = config.rules.fit(facts, config.classes, "x")
+    known = ByRules(facts, fit, written_policy(xml, "x"))
+    assert follows_platform(known, "vda") == follows
+
+
+def test_a_drive_with_a_quota_of_its_flavor_follows_that() -> None:
+    config = parse(SOLD.encode(), "agent.toml")
+    facts = Facts({f"{QUOTA}total_iops_sec": "70"}, {"vda": {"target": "vda", "iotune": "no"}})
+    fit = config.rules.fit(facts, config.classes, "x")
+    assert not follows_platform(ByRules(facts, fit), "vda")

@@ -302,7 +302,8 @@ def _release(
         vm=known.vm,
     )
     sent, in_force = known.sent, seen.in_force
-    found = sent.found or seen.found or UNLIMITED
+    # A record follows its platform, but it doesn't follow a move to another group.
+    found = (None if seen.group else seen.found) or sent.found or seen.found or UNLIMITED
     if sent.limits is None and seen.found not in (None, in_force) and _is_new(before):
         sent = sent._replace(limits=in_force)  # an agent's that came along with the guest
     if sent.limits is None:

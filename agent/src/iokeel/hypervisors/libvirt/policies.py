@@ -36,6 +36,7 @@ from iokeel.rules.compose import (
     ByRules,
     Composed,
     compose,
+    follows_platform,
     last_of,
     subject_of,
     with_rest_of,
@@ -63,9 +64,9 @@ class Policies:
     classes: those that a policy can name. ceilings, rules: this host's. files: of facts that the
     operator adds; None if there are none. sizes: of domains' drives, by name and target, in bytes,
     if rules go by them. held: what drives with limits of this agent's had before these, in the same
-    way. last_good: the last good policy of each domain that runs or is defined, by its UUID: a name
-    may pass to another domain. One that an older version saved without a UUID is by name until its
-    domain is read.
+    way. adopted: what their platform has set since, which isn't on record yet. last_good: the last
+    good policy of each domain that runs or is defined, by its UUID: a name may pass to another
+    domain. One that an older version saved without a UUID is by name until its domain is read.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Policies:
         self.files: FactsFolder | None = None
         self.sizes: dict[str, Mapping[str, int]] = {}
         self.held: dict[str, Mapping[str, Found]] = {}
+        self.adopted: dict[str, Mapping[str, ThrottleLimits]] = {}
         self._seen: dict[str, _Seen] = {}
         self._last_good = last_good
         self._news = news
@@ -116,7 +118,7 @@ class Policies:
             target: limits
             for target, limits in facts.given.items()
             if (target in held or (target in facts.found and target not in free))
-            and limits != facts.told[target]
+            and (limits != facts.told[target] or target in self.adopted.get(name, ()))
         }
         return None if found == facts.found else record_text(found)
 
@@ -130,7 +132,35 @@ class Policies:
     def found(self, name: str) -> Mapping[str, Found]:
         """Return the limits of a domain's drives that are on record, by target."""
         known = self.by_rules(name)
-        return {} if known is None else known.facts.found
+        return {} if known is None else {**known.facts.found, **self.adopted.get(name, {})}
+
+    def given(self, name: str) -> Mapping[str, Found]:
+        """Return the limits that a domain's platform gave its drives, by target."""
+        known = self.by_rules(name)
+        return {} if known is None else known.facts.given
+
+    def follows_platform(self, drive: DriveId) -> bool:
+        """Return whether a drive's limit is the one that its platform sets, if it does."""
+        known = self.by_rules(drive.domain)
+        return known is not None and follows_platform(known, drive.target)
+
+    def adopt(self, name: str, limits: Mapping[str, ThrottleLimits]) -> bool:
+        """Take limits that drives have for their platform's, of those that follow it.
+
+        Return whether there are any that are news.
+        """
+        if (known := self.by_rules(name)) is None:
+            return False
+        given = known.facts.given
+        new = {
+            target: found
+            for target, found in limits.items()
+            if follows_platform(known, target) and given.get(target) != found
+        }
+        if new:
+            log.info("%s: its platform has set other limits for %s", name, few(sorted(new)))
+            self.adopted[name] = {**self.adopted.get(name, {}), **new}
+        return bool(new)
 
     def may_have(self, xml: DomainXml, text: str) -> bool:
         """Return whether a domain may have a policy, had one, or is below a ceiling.
@@ -218,14 +248,17 @@ class Policies:
             self.files.read()
         version = 0 if self.files is None else self.files.version
         sizes, held = self.sizes.get(xml.name, {}), self.held.get(xml.name, {})
-        digest = hash((text, xml.targets, version, *sizes.items(), *held.items()))
+        adopted = self.adopted.get(xml.name, {})
+        digest = hash((text, xml.targets, version, *sizes.items(), *held.items(), *adopted.items()))
         seen = self._seen.get(xml.name)
         if seen is None or seen.digest != digest or seen.rules is not self.rules:
             known = seen is not None and seen.digest == digest
             self._seen.pop(xml.name, None)
             facts = seen.by_rules.facts if seen and known else None
             if facts is None:
-                facts = facts_of(text, xml, _where(xml), held=held, sizes=sizes)
+                facts = facts_of(text, xml, _where(xml), held=held, adopted=adopted, sizes=sizes)
+                kept = {t: each for t, each in adopted.items() if facts.found.get(t) != each}
+                self.adopted[xml.name] = kept
                 facts = facts if self.files is None else self.files.added(facts)
             fit = self.rules.fit(facts, self.classes, _where(xml))
             seen = self._seen[xml.name] = _Seen(digest, self.rules, ByRules(facts, fit))

@@ -18,7 +18,6 @@ from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.values.counters import Counters, DriveId
 from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.policy import DrivePolicy, LastGood
-from iokeel.core.values.state import DriveState, Verdict
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError
 from iokeel.host.process import Process, guest
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
@@ -49,6 +48,7 @@ from iokeel.hypervisors.libvirt.readings import (
     read_all,
     sizes_of,
 )
+from iokeel.hypervisors.libvirt.record import free, held, set_by_platform
 from iokeel.hypervisors.pace import delays
 from iokeel.hypervisors.qemu.bounds import Budget
 from iokeel.hypervisors.rests import Rests
@@ -56,7 +56,7 @@ from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.libvirt_xml.domain import Disk, DomainXml
 from iokeel.rules.facts_folder import FactsFolder
-from iokeel.rules.platform import KEY, Found
+from iokeel.rules.platform import KEY
 from iokeel.rules.platform import NAMESPACE as FOUND
 from iokeel.rules.rule import Rules
 from iokeel.words.log_lines import Sparing
@@ -94,8 +94,9 @@ class LibvirtSource(SourceNews):
         self._saving: set[str] = set()
         self._changes = Changes(self._read)
         self._calls = Calls(uri)
-        self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
+        follows = self._policies.follows_platform
+        self._limits = LimitsInForce(self._domains, self._calls, self, self.announce, follows)
         self._budgets: dict[str, Budget] = {}  # of new hidden drives
         self._unwritten: set[str] = set()  # domains whose record can't be written so far
         self._policies.ceilings, self._policies.rules = ceilings, rules or Rules()
@@ -382,7 +383,14 @@ class LibvirtSource(SourceNews):
         last_read = before = self._domains.get(name)
         if before is not None and (before.id != number or before.info.process != process):
             before = None  # another QEMU, with libvirt's own limits
-        self._policies.held[name] = self._held(name, xml, process)
+        known = {
+            disk.target: drive
+            for disk in xml.disks
+            if (drive := self.known_of(DriveId(name, disk.target), process)) is not None
+        }
+        self._policies.held[name] = held(xml, known)
+        if before is None:
+            self._policies.adopted.pop(name, None)
         hidden = before.xml.hidden if before is not None else ()
         if before is None and xml.has_arguments and self._policies.may_have(xml, text):
             try:
@@ -407,10 +415,11 @@ class LibvirtSource(SourceNews):
             except ConnectionLost:
                 return
         refused = None
+        in_qemu: Mapping[str, ThrottleLimits | None] = {}
         if abilities is not None:  # libvirt may not know what its QEMU has
             try:
-                limits, hidden = await self._ask_drives(name, xml)
-                told |= limits
+                in_qemu, hidden = await self._ask_drives(name, xml)
+                told |= in_qemu
             except QueryRefused as error:
                 refused = error
                 self.errors["refused"] += 1
@@ -424,6 +433,11 @@ class LibvirtSource(SourceNews):
         )
         # If limits are newer than the reading, they may be of the group before.
         overtaken = before is not None and self._limits.changes(name) != changes
+        if not overtaken:
+            new = set_by_platform(xml, known, in_qemu, self._policies.given(name))
+            late = {t for t in new if self._limits.may_be_set(DriveId(name, t), told[t])}
+            if self._policies.adopt(name, {t: new[t] for t in new.keys() - late}):
+                policy, policy_error = self._policies.read(xml, text, last)
         newer = before.info.drives if before is not None and overtaken else {}
         found = self._policies.found(name)
         drives = {
@@ -444,33 +458,8 @@ class LibvirtSource(SourceNews):
         self._note(Domain(xml, info, number, abilities, refused), before)
         if self._limits.changes(name) != changes or hidden != was_hidden:
             self.announce(name)  # limits may have changed after they were read, or drives come
-        free = {t for t in found if self._is_free(self.known_of(DriveId(name, t), process))}
-        if (record := self._policies.record(name, free)) is not None:
+        if (record := self._policies.record(name, free(known))) is not None:
             await self._put_on_record(name, record)
-
-    def _is_free(self, known: DriveState | None) -> bool:
-        """Return whether a drive certainly has no limits of an agent's."""
-        if known is None or known.sent.limits is not None:
-            return False
-        return known.finding.verdict in (Verdict.NO_POLICY, Verdict.NO_LIMIT)
-
-    def _held(self, name: str, xml: DomainXml, process: Process | None) -> dict[str, Found]:
-        """Return what drives with limits of ours had before these, by target.
-
-        So it is of all drives of their groups, which have the same limits.
-        """
-        ours = {
-            disk.target: known.sent.found
-            for disk in xml.disks
-            if (known := self.known_of(DriveId(name, disk.target), process)) is not None
-            and known.sent.limits is not None
-        }
-        groups = {d.iotune_group: ours[d.target] for d in xml.disks if d.target in ours}
-        return ours | {
-            disk.target: groups[disk.iotune_group]
-            for disk in xml.disks
-            if disk.iotune_group in groups and disk.iotune_group and disk.target not in ours
-        }
 
     async def _sizes(self, name: str) -> Mapping[str, int]:
         """Return the sizes of a domain's disks in bytes, by target."""

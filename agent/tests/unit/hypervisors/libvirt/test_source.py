@@ -25,6 +25,7 @@ from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.hypervisors.source import DriveInfo
+from iokeel.libvirt_xml.domain import LIBVIRT_NAMES
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import inserted, iotune
 from testing.hypervisors.libvirt_error import refusal
@@ -93,6 +94,7 @@ class Host:
         self.state: dict[str, int] = {}
         self.hidden: list[str] = []  # drives that its XML lacks
         self.hidden_limits: dict[str, object] = {}
+        self.sets: int | None = None  # the same for limits
         self.writes: int | None = None  # libvirt's number of an error; None: its metadata is taken
 
     def ask(self, _handle: object) -> Abilities | None:
@@ -188,6 +190,8 @@ class Host:
         return "/nfs/a.raw"
 
     def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
+        if self.sets is not None:
+            raise refusal(self.sets)
         self.tuned = {name: value for name, value in values.items() if value}
         self.limits.append(self.tuned)
 
@@ -363,6 +367,101 @@ async def test_a_guest_whose_record_cannot_be_written_is_held_and_has_it_once_it
         assert 'total_iops_sec="700"' in host.xml
         assert source.vms()["db1"].policy == policy
         assert source.vms()["db1"].drives["vda"].found == ThrottleLimits(iops_total=700)
+
+
+PLATFORM = parse(b'[[rules]]\nname = "a"\n[[rules.drives]]\nlimit = "platform"', "x").rules
+CARRIED_OUT = Sent(ANY_QEMU, replaced=EXACT, found=ThrottleLimits(iops_total=700),
+                   carried_out=ANY_QEMU)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("libvirts", "qemus", "sent", "adopted"),
+    [
+        (250, 250, CARRIED_OUT, 250),
+        (250, 300, CARRIED_OUT, 700),  # as after a snapshot-revert
+        (300, 250, CARRIED_OUT, 700),  # past libvirt
+        (300, 300, CARRIED_OUT, 700),  # the agent's own
+        (250, 250, CARRIED_OUT._replace(carried_out=None), 700),  # another agent's, perhaps
+        (250, 250, CARRIED_OUT._replace(limits=ThrottleLimits(iops_total=250)), 700),
+        (250, 250, CARRIED_OUT._replace(replaced=ThrottleLimits(iops_total=250)), 700),
+        (0, 0, CARRIED_OUT, None),
+    ],
+)
+async def test_what_a_platform_sets_at_run_time_is_the_new_figure_and_comes_on_record(
+    host: Host, libvirts: int, qemus: int, sent: Sent, adopted: int | None
+) -> None:
+    host.xml = re.sub("<policy.*</policy>", "", host.xml)
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    source = LibvirtSource("qemu:///system", {}, {}, rules=PLATFORM)
+    async with followed(source):
+        source.known_of = lambda *_: DriveState(sent=sent)
+        host.xml = host.xml.replace(">700<", f">{libvirts}<")
+        host.tuned = {"total_iops_sec": qemus} if qemus else {}
+        for _ in range(3):
+            await source.resync()
+        policy = source.vms()["db1"].policy
+        assert policy is not None
+        assert policy.for_drive("vda") == DrivePolicy(limit=adopted)
+        assert source.vms()["db1"].drives["vda"].found == ThrottleLimits(iops_total=adopted)
+
+
+async def test_limits_of_an_order_that_failed_are_not_taken_for_the_platforms(
+    host: Host,
+) -> None:
+    """It may be carried out late."""
+    host.xml = re.sub("<policy.*</policy>", "", host.xml)
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    source = LibvirtSource("qemu:///system", {}, {}, rules=PLATFORM)
+    async with followed(source):
+        source.known_of = lambda *_: DriveState(sent=CARRIED_OUT)
+        late = ThrottleLimits(iops_total=250, iops_size=4096)
+        host.sets = libvirt.VIR_ERR_OPERATION_FAILED
+        with pytest.raises(LimitsRejected):
+            await source.set_limits(VDA, late, 10)
+        await until(lambda: not source._changes._stale)
+        both = "<iotune><total_iops_sec>250</total_iops_sec><size_iops_sec>4096</size_iops_sec>"
+        host.xml = re.sub("<iotune>.*<alias", f"{both}</iotune><alias", host.xml)
+        host.tuned = {"total_iops_sec": 250, "size_iops_sec": 4096}
+        await source.resync()
+        policy = source.vms()["db1"].policy
+        assert policy is not None
+        assert policy.for_drive("vda") == DrivePolicy(limit=700)
+
+
+async def test_what_a_platform_leaves_of_the_agents_limits_is_not_the_platforms(
+    host: Host,
+) -> None:
+    """`virsh blkdeviotune --total-iops-sec` leaves bytes and the size of a request."""
+    host.xml = re.sub("<policy.*</policy>", "", host.xml)
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    source = LibvirtSource("qemu:///system", {}, {}, rules=PLATFORM)
+    async with followed(source):
+        source.known_of = lambda *_: DriveState(sent=CARRIED_OUT)
+        both = "<iotune><total_iops_sec>250</total_iops_sec><size_iops_sec>4096</size_iops_sec>"
+        host.xml = re.sub("<iotune>.*<alias", f"{both}</iotune><alias", host.xml)
+        host.tuned = {"total_iops_sec": 250, "size_iops_sec": 4096}
+        await source.resync()
+        assert source.vms()["db1"].drives["vda"].found == ThrottleLimits(iops_total=250)
+
+
+async def test_a_platforms_change_is_read_before_it_is_put_back(host: Host) -> None:
+    host.xml = re.sub("<policy.*</policy>", "", host.xml)
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    source = LibvirtSource("qemu:///system", {}, {}, rules=PLATFORM)
+    async with followed(source):
+        source.known_of = lambda *_: DriveState(sent=CARRIED_OUT)
+        before = source.vms()["db1"].drives["vda"].in_force
+        host.xml = host.xml.replace(">700<", ">250<")
+        host.tuned = {"total_iops_sec": 250}
+        event = {**dict.fromkeys(LIBVIRT_NAMES.values(), 0), "total_iops_sec": 250}
+        source._limits.tuned(
+            "db1", {f"blkdeviotune.{n}": v for n, v in event.items()} | {"blkdeviotune.disk": "vda"}
+        )
+        assert source.vms()["db1"].drives["vda"].in_force == before
+        await until(lambda: source.vms()["db1"].drives["vda"].in_force != before)
+        policy = source.vms()["db1"].policy
+        assert policy is not None
+        assert policy.for_drive("vda") == DrivePolicy(limit=250)
 
 
 IOTUNE = "<iotune><total_iops_sec>{}</total_iops_sec></iotune>"
