@@ -219,6 +219,8 @@ class Agent:
             self.store.sockets = _sockets(self.config)
             self.state = carried_over(self.state, old, self.config)
             self._notices.gone = dict(self.config.gone)
+            if self.fleet is not None:
+                self.fleet.rules = config.rules.digest
             self.jobs.default_bps = self.config.jobs.bps
             self.observer.unserved.difference_update(vm.name for vm in config.vms)
             if self._backstop is not None:

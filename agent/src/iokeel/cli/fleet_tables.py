@@ -11,6 +11,7 @@ from iokeel.core.fleet.ledger import Entry, Word
 from iokeel.core.values.policy import ENDLESS
 from iokeel.fleet.keys import Kind
 from iokeel.fleet.operator import BudgetView, FleetView
+from iokeel.words.quoting import few
 
 
 class HostRow(TypedDict):
@@ -311,6 +312,7 @@ def _rate(value: int | None) -> str:
 
 def complaints(view: FleetView) -> Iterator[str]:
     """Yield what an operator has to know of the fleet, a line each."""
+    yield from _differing_rules(view)
     for budget, known in sorted(view.budgets.items(), key=lambda item: str(item[0])):
         if not (known.budget or known.entries or known.errors):
             continue
@@ -332,6 +334,21 @@ def complaints(view: FleetView) -> Iterator[str]:
                     f"{name}: host {shown} doesn't report, and stays charged"
                     f" {rate_cell(entry.charged)}; {_answer(shown, entry)}"
                 )
+
+
+def _differing_rules(view: FleetView) -> Iterator[str]:
+    """Yield the hosts whose rules aren't those of most: a guest that migrates has other limits."""
+    hosts: dict[str, list[str]] = {}
+    for host, digest in sorted(view.rules.items()):
+        hosts.setdefault(digest, []).append(host)
+    most = max(hosts, key=lambda digest: len(hosts[digest]), default="")
+    for digest, names in hosts.items():
+        if digest != most:
+            what = "have other rules or classes than" if digest else "have no rules, other than"
+            yield (
+                f"hosts {few(names)}: {what} {few(hosts[most])}; give all hosts the same"
+                " [[rules]] and [classes]"
+            )
 
 
 def _answer(host: str, entry: Entry) -> str:

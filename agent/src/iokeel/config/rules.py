@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from hashlib import blake2b
 from typing import Any
 
 from iokeel.config.settings import Config
@@ -36,7 +38,16 @@ def rules_of(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Rules:
             raise ConfigError(where, "another rule has this name", "give each its own")
         taken.add(table.name)
         made.append(_Reader(where, classes, trust).rule(table))
-    return Rules(tuple(made), raw.policy.metadata is not False)
+    metadata = raw.policy.metadata is not False
+    return Rules(tuple(made), metadata, _digest(raw) if made or not metadata else "")
+
+
+def _digest(raw: Root) -> str:
+    """Return a digest of what a file's rules give, as written, so that versions don't matter."""
+    given = raw.model_dump(
+        mode="json", include={"policy", "rules", "classes"}, exclude_unset=True, by_alias=True
+    )
+    return blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
 def rule_complaints(config: Config) -> Iterator[ConfigError]:

@@ -10,6 +10,7 @@ PREFIX/leaders/KIND/NAME               the host that coordinates it, under that 
 PREFIX/claims/KIND/NAME/HOST           a host's claim on it, under the host's lease
 PREFIX/wants/KIND/NAME/HOST            its demands by level, if the claim doesn't tell them
 PREFIX/credit/UUID                     burst credit of a guest that has left its host, for a while
+PREFIX/rules/HOST                      a digest of a host's rules, under its lease
 PREFIX/history/NUMBER                  a change that an operator made, the oldest first
 """
 
@@ -51,6 +52,7 @@ class Keys:
         self.leaders = f"{prefix}leaders/"
         self.all_claims = f"{prefix}claims/"
         self._all_wants = f"{prefix}wants/"
+        self.rules = f"{prefix}rules/"
         self.history = f"{prefix}history/"
 
     def credit(self, uuid: str) -> str:
@@ -59,6 +61,9 @@ class Keys:
 
     def host(self, name: str) -> str:
         return self.hosts + _quoted(name)
+
+    def rules_of(self, name: str) -> str:
+        return self.rules + _quoted(name)
 
     def budget(self, budget: BudgetId) -> str:
         return self.budgets + _path(budget)

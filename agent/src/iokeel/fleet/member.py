@@ -19,7 +19,7 @@ from iokeel.core.fleet.host import Me
 from iokeel.core.values.policy import TenantPolicy
 from iokeel.core.values.wants import TenantLevel
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
-from iokeel.fleet.etcd import BadMember, Etcd
+from iokeel.fleet.etcd import BadMember, Denied, Etcd
 from iokeel.fleet.handover import Handovers
 from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.memory import Memory, Remembered
@@ -52,6 +52,7 @@ _FAULT = IokeelError(
 class Member:
     """This host as a member of the fleet.
 
+    rules: the digest of its rules.
     parts: this host's in all budgets. problems: budgets' errors. problem: etcd's; None if it
     answers and has none. errors: their count since the start, by kind. on_change: called with a
     tenant whose allowance here has changed. handovers: the credit of guests that come and leave.
@@ -59,6 +60,7 @@ class Member:
 
     def __init__(self, config: FleetConfig, folder: Path, sums_of: SumsOf) -> None:
         self.host = config.host
+        self.rules = ""
         self.problem: IokeelError | None = _UNHEARD
         self.problems: dict[BudgetId, IokeelError] = {}
         self.errors: Counter[str] = Counter()
@@ -75,6 +77,7 @@ class Member:
         self._listed_at = 0.0
         self._leaving: list[Participant] = []
         self._has_doubted = False
+        self._told_rules: tuple[int, str] | None = None  # under which lease
 
     # For the daemon
 
@@ -107,6 +110,7 @@ class Member:
             etcd.failures if etcd is not None else 0,
             self.parts.shown(Kind.TENANT, self.problems),
             self.parts.shown(Kind.STORAGE, self.problems),
+            self.rules,
         )
 
     # The connection
@@ -142,6 +146,7 @@ class Member:
                     if time.monotonic() >= stay_at or store.lease is None:
                         refused = await self._stay(store)
                         stay_at = time.monotonic() + _STAY_S
+                    await self._tell_rules(store)
                     watches.follow(self._prefixes(store))
                     await self._round(store)
                     if refused is not None:
@@ -184,6 +189,22 @@ class Member:
                     " limits; give hosts a user that can't (docs/fleet.md, etcd)"
                 )
             self._has_doubted = True
+
+    async def _tell_rules(self, store: FleetStore) -> None:
+        """Tell the fleet's operators which rules this host has, if they don't know."""
+        if store.lease is None or self._told_rules == (store.lease, self.rules):
+            return
+        self._told_rules = (store.lease, self.rules)
+        try:
+            await store.tell_rules(self.rules)
+        except Denied:
+            log.warning(
+                "fleet: etcd's user may not tell which rules this host has, so nobody sees whether"
+                " they differ from other hosts'; let it write below rules/ (docs/fleet.md, etcd)"
+            )
+        except IokeelError:
+            self._told_rules = None
+            raise
 
     async def _round(self, store: FleetStore) -> None:
         """Do what is due. A budget that can't be listed doesn't hold up the steps of others."""

@@ -30,6 +30,7 @@ from iokeel.fleet.records import (
     ChangeRecord,
     HostRecord,
     LeaderRecord,
+    RulesRecord,
     budget_of,
     budget_value,
     claim_of,
@@ -102,11 +103,13 @@ class FleetView(NamedTuple):
 
     member: the URL that answered. hosts: those that are there, with their values. budgets: without
     those that were removed: what hosts are charged for these counts only if they are set again.
+    rules: the digests of hosts' rules, of those that tell.
     """
 
     member: str
     hosts: Mapping[str, bytes]
     budgets: Mapping[BudgetId, BudgetView]
+    rules: Mapping[str, str] = {}
 
     def of(self, kind: Kind) -> dict[str, BudgetView]:
         """Return the budgets of a kind, by name."""
@@ -131,14 +134,19 @@ class Operator:
         """Return the whole fleet at one moment. Raises ConnectionLost or FleetRefused."""
         keys = self._store.keys
         parts = [keys.budgets, keys.ledgers, keys.leaders, keys.all_claims]
-        found = await self._store.etcd.read([], [keys.hosts, *parts])
+        found = await self._store.etcd.read([], [keys.hosts, keys.rules, *parts])
         budgets: dict[BudgetId, BudgetView] = {}
         removed: set[BudgetId] = set()
         hosts: dict[str, bytes] = {}
+        rules: dict[str, str] = {}
         for key, raw in sorted(found.values.items()):
             if key.startswith(keys.hosts):
                 if key in found.leases:
                     hosts[last_part(key)] = raw
+                continue
+            if key.startswith(keys.rules):
+                with contextlib.suppress(FleetRefused):
+                    rules[last_part(key)] = decoded(RulesRecord, key, raw).digest
                 continue
             part = next(prefix for prefix in parts if key.startswith(prefix))
             budget = budget_in(key, part)
@@ -163,7 +171,8 @@ class Operator:
             view.claims = {name: c for name, c in claims if hosts.get(name) == _host(c.instance)}
             view.leader = view.leader if view.leader in hosts else None
         there = {budget: view for budget, view in budgets.items() if budget not in removed}
-        return FleetView(self._store.etcd.member, hosts, there)
+        rules = {name: digest for name, digest in rules.items() if name in hosts}
+        return FleetView(self._store.etcd.member, hosts, there, rules)
 
     async def set_budgets(self, wanted: Figures, seen: Figures) -> list[str]:
         """Set budgets, or remove them (None), and return what has changed.

@@ -22,6 +22,7 @@ from iokeel.fleet.records import (
     Format,
     HostRecord,
     LeaderRecord,
+    RulesRecord,
     budget_of,
     claim_value,
     decoded,
@@ -140,6 +141,11 @@ class FleetStore:
                 f"host {self.me.name}", "was taken by another host at this moment", "try again"
             )
         self.lease = lease
+
+    async def tell_rules(self, digest: str) -> None:
+        """Tell which rules this host has. Raises Denied if etcd's user may not."""
+        key = self.keys.rules_of(self.me.name)
+        await self._as_host([Put(key, encoded(RulesRecord(digest=digest)), self.lease or 0)])
 
     async def stay(self) -> bool:
         """Prolong the lease, and return whether there still is one; if not, sign in again."""

@@ -99,10 +99,14 @@ class _Index(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """All rules. metadata: whether a domain's own policy counts, and first."""
+    """All rules. metadata: whether a domain's own policy counts, and first.
+
+    digest: another one for other rules or classes, on whichever host; "" without rules.
+    """
 
     rules: tuple[Rule, ...] = ()
     metadata: bool = True
+    digest: str = ""
 
     def __bool__(self) -> bool:
         """Return whether policies may come from elsewhere than metadata."""

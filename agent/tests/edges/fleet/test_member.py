@@ -456,3 +456,27 @@ async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(
         seconds = time.monotonic() - begun
         # A step is one read here, because nobody demands anything; the rest keeps the lease.
         assert member.snapshot().trips - trips <= seconds / participant.pause_s + seconds + 4
+
+
+async def test_hosts_tell_which_rules_they_have(
+    etcd: Etcd, one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    await set_limits(etcd, "acme")
+    operator = Operator(FleetStore(etcd, Me("operator", "o")))
+    async with (
+        running(tmp_path / "a", one_etcd.urls, prefix, ["acme"]) as one,
+        running(tmp_path / "b", one_etcd.urls, prefix, ["acme"], "b") as other,
+    ):
+        one.rules = other.rules = "x"
+        await told(operator, {"a": "x", "b": "x"})
+        other.rules = ""  # a reload
+        await told(operator, {"a": "x", "b": ""})
+
+
+async def told(operator: Operator, rules: dict[str, str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while (await operator.view()).rules != rules:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.2)

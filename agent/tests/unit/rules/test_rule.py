@@ -287,6 +287,22 @@ def test_nothing_that_fits_a_text_is_said_never_to(one: list[str], other: list[s
         assert not any(mine["name"].fit(t) and theirs["name"].fit(t) for t in texts)
 
 
+def test_a_digest_is_that_of_what_rules_give() -> None:
+    one = '[[rules]]\nname = "a"\nwhen = {name = "x", title = "y"}\nclass = "gold"\n'
+    trust = '[policy]\ntrust = ["title"]\n'
+    digest = config(trust + one).rules.digest
+    assert digest
+    same = one.replace('name = "x", title = "y"', 'title = ["y"], name = ["x"]')
+    assert config(trust + same + "[agent]\ntick_seconds = 2").rules.digest == digest
+    others = [
+        one.replace("gold", "silver"),
+        one + '[[rules]]\nname = "b"\nclass = "gold"',
+        one + "[classes.gold]\nlimit = 9",
+    ]
+    assert len({digest, *(config(trust + each).rules.digest for each in others)}) == 4
+    assert config("[classes.gold]\nlimit = 9").rules.digest == ""
+
+
 def test_the_configuration_says_what_rules_there_are() -> None:
     site = config("[policy]\nmetadata = false\n" + SITE)
     assert [rule.name for rule in site.rules.rules][::4] == ["infrastructure", "default"]
