@@ -2,7 +2,8 @@
 
 PREFIX/format                          what the prefix holds
 PREFIX/hosts/HOST                      a host, under its lease
-PREFIX/budgets/KIND/NAME               a budget as an operator has set it
+PREFIX/budgets/KIND/NAME               a budget as an operator has set it; of tenant *, that of each
+                                       tenant that has none
 PREFIX/ledgers/KIND/NAME               its ledger
 PREFIX/levels/KIND/NAME                its levels, if it has any, always written with it
 PREFIX/stamps/KIND/NAME                the ledger's stamp, always written with it
@@ -20,6 +21,8 @@ from enum import Enum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
+from iokeel.rules.tenants import EVERY
+
 
 class Kind(Enum):
     """A kind of budget: a TENANT's limit, or the capacity of a shared STORAGE."""
@@ -36,6 +39,10 @@ class BudgetId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.kind.value} {self.name}"
+
+
+#: The budget that each tenant without one of its own has, for itself.
+EVERY_TENANT = BudgetId(Kind.TENANT, EVERY)
 
 
 class Keys:

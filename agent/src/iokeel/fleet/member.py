@@ -21,7 +21,7 @@ from iokeel.core.values.wants import TenantLevel
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
 from iokeel.fleet.etcd import BadMember, Denied, Etcd
 from iokeel.fleet.handover import Handovers
-from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in
+from iokeel.fleet.keys import EVERY_TENANT, BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import READ_S, Participant
 from iokeel.fleet.parts import Parts, SumsOf
@@ -99,6 +99,8 @@ class Member:
         here += [BudgetId(Kind.STORAGE, name) for name in storages]
         if self.parts.looked(here, complete=complete):
             self._note(self.parts.news())
+            if self.parts.unlisted():
+                self._wake.set()
 
     def snapshot(self) -> FleetSnapshot:
         """Return this host's part in the fleet, for a report. Does no I/O."""
@@ -209,10 +211,12 @@ class Member:
     async def _round(self, store: FleetStore) -> None:
         """Do what is due. A budget that can't be listed doesn't hold up the steps of others."""
         budgets, self._unlisted = self._unlisted, set()
+        if budgets is not None:
+            budgets |= self.parts.unlisted()
         is_due = time.monotonic() >= self._listed_at + _LIST_S
         problem = None
         try:
-            if is_due or budgets is None or len(budgets) > MOST_NAMES:
+            if is_due or budgets is None or len(budgets) > MOST_NAMES or EVERY_TENANT in budgets:
                 await self._list(store)
             elif budgets:
                 await self._list(store, budgets)
@@ -264,17 +268,18 @@ class Member:
             return
         if budget.kind is Kind.TENANT and self.parts.allowance(budget) != before:
             self.on_change(budget.name)
-        view = participant.view
-        gone = view is not None and view.raw[self._key(participant)] is None
+        view, keys = participant.view, self._keys(participant)
+        gone = view is not None and view.budget is None and not any(map(view.raw.get, keys))
         self._tell_of(budget, _gone(budget) if gone else _renamed(participant, self.parts.me))
         if self.parts.may_leave(budget):
             await participant.leave()
             if self.parts.may_leave(budget):
                 self.parts.leave(budget)
 
-    def _key(self, participant: Participant) -> str:
+    def _keys(self, participant: Participant) -> list[str]:
+        """Return the keys that have a budget: its own, and that of all tenants without one."""
         assert self.parts.store is not None
-        return self.parts.store.keys.budget(participant.budget)
+        return [self.parts.store.keys.budget(b) for b in (participant.budget, EVERY_TENANT)]
 
     async def _list(self, store: FleetStore, some: Collection[BudgetId] | None = None) -> None:
         """Read which tenants and storages are the fleet's: some that have changed, or all.
@@ -285,7 +290,8 @@ class Member:
         if some is None:
             self._listed_at = time.monotonic()
         changed: dict[BudgetId, Remembered | None] = {}
-        found = await store.budgets(some)
+        own = await store.budgets(some)
+        found = self.parts.with_everyones(own, some)
         for budget_id, budget in found.items():
             known = self._memory.known.get(budget_id)
             if isinstance(budget, FleetRefused):
@@ -293,10 +299,11 @@ class Member:
             elif budget is not None and (known is None or known.budget != budget):
                 changed[budget_id] = Remembered(budget, known.ledger if known else None)
             elif budget is None and known is not None:
-                log.warning(
-                    "fleet, %s: an operator has removed it, so its drives go by this host's"
-                    " configuration", budget_id,
-                )  # fmt: skip
+                if budget_id in own or budget_id in self.parts.participants:
+                    log.warning(
+                        "fleet, %s: an operator has removed it, so its drives go by this host's"
+                        " configuration", budget_id,
+                    )  # fmt: skip
                 changed[budget_id] = None
         new = [b for b, known in changed.items() if known and b not in self._memory.known]
         for first in range(0, len(new), MOST_NAMES):

@@ -23,7 +23,7 @@ from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Entry, Ledger, Word
 from iokeel.errors import FleetRefused, HostReports, OutcomeUnknown
 from iokeel.fleet.etcd import MOST_REPLY_BYTES, Etcd
-from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in, last_part
+from iokeel.fleet.keys import EVERY_TENANT, BudgetId, Keys, Kind, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.participant import first_in_turn, say
 from iokeel.fleet.records import (
@@ -73,7 +73,8 @@ async def appoint(store: FleetStore, budgets: Collection[BudgetId]) -> None:
 class BudgetView:
     """A tenant's limit or a storage's capacity, as it is in etcd.
 
-    budget: None if it is gone, though nobody has removed it. claims: by host, of those that report.
+    budget: None if it is gone, though nobody has removed it. default: that of all tenants without
+    one, if this is such a tenant's. claims: by host, of those that report.
     leader: the host that coordinates it. errors: of values that can't be used.
     """
 
@@ -82,6 +83,12 @@ class BudgetView:
     claims: dict[str, HostClaim] = field(default_factory=dict)
     leader: str | None = None
     errors: list[FleetRefused] = field(default_factory=list)
+    default: Budget | None = None
+
+    @property
+    def counts(self) -> Budget | None:
+        """The figures that hosts go by."""
+        return self.budget or self.default
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -170,6 +177,15 @@ class Operator:
             claims = view.claims.items()
             view.claims = {name: c for name, c in claims if hosts.get(name) == _host(c.instance)}
             view.leader = view.leader if view.leader in hosts else None
+        if (every := budgets.get(EVERY_TENANT)) is not None and every.budget is not None:
+            for budget, view in budgets.items():
+                if (
+                    budget.kind is Kind.TENANT
+                    and view.budget is None
+                    and (view.claims or view.entries)
+                ):
+                    view.default = every.budget
+                    removed.discard(budget)
         there = {budget: view for budget, view in budgets.items() if budget not in removed}
         rules = {name: digest for name, digest in rules.items() if name in hosts}
         return FleetView(self._store.etcd.member, hosts, there, rules)
@@ -209,7 +225,7 @@ class Operator:
         if not changes:
             return []
         await self._see_rights()
-        await appoint(self._store, fresh)
+        await appoint(self._store, [budget for budget in fresh if budget != EVERY_TENANT])
         past = [key for key in found.values if key.startswith(keys.history)]
         puts += _history(keys, changes)
         puts += _dropped(past, len(changes), _MOST_WRITES - len(puts))
