@@ -194,7 +194,7 @@ class LimitsInForce:
 
     def may_be_set(self, drive: DriveId, limits: ThrottleLimits | None) -> bool:
         """Return whether an order that failed may have set these limits after all."""
-        return limits in self._failed.get(drive, ())
+        return limits is not None and limits.stock in self._failed.get(drive, ())
 
     def orders(self) -> Mapping[str, int]:
         """Return a count by domain, which is another one once limits are set or being set."""

@@ -98,6 +98,7 @@ class Policies:
         self._seen = {name: seen for name, seen in self._seen.items() if name in there}
         self.sizes = {name: sizes for name, sizes in self.sizes.items() if name in there}
         self.held = {name: held for name, held in self.held.items() if name in there}
+        self.adopted = {name: each for name, each in self.adopted.items() if name in there}
         for gone in self.others(there):
             del self._last_good[gone]
 
