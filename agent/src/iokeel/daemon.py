@@ -28,6 +28,7 @@ from iokeel.core.values.storage import StorageId
 from iokeel.errors import IokeelError
 from iokeel.host.cgroup.groups import Cgroups
 from iokeel.host.disk_counters import read_pressure
+from iokeel.host.process import Process
 from iokeel.hypervisors.source import Source
 from iokeel.report.history import History
 from iokeel.report.http import Api, serve
@@ -130,6 +131,14 @@ class Agent:
             self._backstop = Backstop(self.cgroups, self.observer, self.tasks, self.jobs)
             self._backstop.reconfigured(self.config)
         self._notices = Notices(self.config.gone)
+        for source in self.sources:
+            source.known_of = self._known_of
+
+    def _known_of(self, drive: DriveId, process: Process | None) -> DriveState | None:
+        """Return what is known of a drive; None if that is of another QEMU."""
+        last = self.observer.processes.get(drive.domain)
+        is_other = process is not None and last is not None and last != process
+        return None if is_other else self.state.drives.get(drive)
 
     def snapshot(self, domains: Collection[str] | None = None) -> Snapshot:
         """Return a snapshot of these VMs, or of all, for a report. Waits for nothing."""
@@ -220,6 +229,8 @@ class Agent:
             self.store.sockets = _sockets(self.config)
             self.state = carried_over(self.state, old, self.config)
             self._notices.gone = dict(self.config.gone)
+            if self.fleet is not None:
+                self.fleet.rules = config.rules.digest
             self.jobs.default_bps = self.config.jobs.bps
             self.observer.unserved.difference_update(vm.name for vm in config.vms)
             if self._backstop is not None:

@@ -66,9 +66,14 @@ async def release_all(config: Config) -> int:
 
 async def _release_drives(agent: Agent) -> None:
     deadline = time.monotonic() + _MOST_S
-    while _held(agent) and time.monotonic() < deadline:
+    while (_held(agent) or _may_hold_more(agent)) and time.monotonic() < deadline:
         await agent.look(None)
         await asyncio.sleep(_LOOK_S)
+
+
+def _may_hold_more(agent: Agent) -> bool:
+    """Return whether some of libvirt's VMs aren't read yet: limits may have come along with one."""
+    return agent.config.libvirt.enabled and agent.observer.unread_vms() != set()
 
 
 def _of_unknown_vms(agent: Agent) -> dict[DriveId, DriveState]:

@@ -64,6 +64,7 @@ def join_fleet(agent: Agent) -> None:
 
         sums_of = {Kind.TENANT: agent.tenant_sums, Kind.STORAGE: agent.storage_sums}
         agent.fleet = Member(config.fleet, config.agent.state_dir, sums_of)
+        agent.fleet.rules = config.rules.digest
 
 
 async def run_agent(config: Config, file: Path | None, refused: ConfigError | None = None) -> None:

@@ -367,12 +367,24 @@ CALM = """<domain><name>db1</name><metadata>
 </iotune></disk></devices></domain>
 """
 
+OWN = '<p:policy xmlns:p="urn:iokeel:policy:1" class="gold"/>'
+RECORD = (
+    '<f:found xmlns:f="urn:iokeel:found:1"><f:drive target="vda" total_iops_sec="7"/></f:found>'
+)
+RECORDED, RECORDED_CALM = (xml.replace(OWN, RECORD) for xml in (ARRIVED, CALM))
+SEEN = OWN.replace('class="gold"', 'mode="observe"')
+OBSERVED = ARRIVED.replace(OWN, SEEN)
+LET_GO, LET_GO_CALM = (xml.replace(OWN, RECORD + SEEN) for xml in (ARRIVED, CALM))
+
 
 @pytest.mark.parametrize("operation", ["migrate", "restore"])
 @pytest.mark.parametrize(
     ("xml", "printed"),
     [
         pytest.param(ARRIVED, CALM, id="its bursts go, its limits stay"),
+        pytest.param(RECORDED, RECORDED_CALM, id="held by a rule, and on record"),
+        pytest.param(OBSERVED, "", id="only observed, so its bursts are its own"),
+        pytest.param(LET_GO, LET_GO_CALM, id="observed, and held where it was before"),
         pytest.param(CALM, "", id="without bursts, libvirt keeps its own XML"),
         pytest.param(ARRIVED.replace("urn:iokeel", "urn:x"), "", id="without a policy"),
     ],

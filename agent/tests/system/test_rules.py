@@ -6,6 +6,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from subprocess import PIPE
 
@@ -15,6 +16,7 @@ from iokeel.core.values.policy import BUILTIN_CLASSES
 from testing.agents import HostAgent
 from testing.hypervisors.iotune import highest_rate
 from testing.lab.guests.domain import DiskSpec, domain_xml, make_disk
+from testing.lab.guests.migration import destroy, migrate
 from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.image import image
@@ -157,6 +159,7 @@ def test_an_xml_without_any_policy_lifts_nothing(host: Host, cloud: Cloud) -> No
         eventually(lambda: blkdeviotune(host, "server") == {})
 
 
+NONE = '[[rules]]\nname = "a"\npolicy = "none"\n'
 SOLD = """
 [[rules]]
 name = "sold"
@@ -171,6 +174,7 @@ def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cl
         cloud.start("io1.large", iotune={"total_iops_sec": 700})
         cloud.in_time(700)
         assert "size_iops_sec" in blkdeviotune(host, "server"), "it is normalized"
+        eventually(lambda: "urn:iokeel:found" in host.virsh("dumpxml", "server"))
         found = host.virsh("metadata", "server", "--uri", "urn:iokeel:found:1")
         assert found.split() == ["<found>", "<drive", 'target="vda"', 'total_iops_sec="700"/>',
                                  "</found>"]  # fmt: skip
@@ -187,8 +191,7 @@ def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cl
         cloud.in_time(300)
         # Without a policy the platform's own figures are back, and no word of ours is left.
         rules_before = agent.config.read_text()
-        none = '[[rules]]\nname = "a"\npolicy = "none"\n'
-        agent.config.write_text(rules_before.replace(SOLD, none))
+        agent.config.write_text(rules_before.replace(SOLD, NONE))
         agent.send(signal.SIGHUP)
         eventually(lambda: blkdeviotune(host, "server") == {"total_iops_sec": 300})
         eventually(lambda: "urn:iokeel" not in host.virsh("dumpxml", "server"))
@@ -198,7 +201,8 @@ def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cl
 
         cloud.start("io1.large")  # one without a limit
         eventually(lambda: blkdeviotune(host, "server") == {})
-        assert agent.metrics()['iokeel_domain_policy_valid{domain="server"}'] == 1
+        valid = 'iokeel_domain_policy_valid{domain="server"}'
+        eventually(lambda: agent.metrics().get(valid) == 1)
 
 
 def test_a_released_host_has_the_platforms_figures_and_no_record(host: Host, cloud: Cloud) -> None:
@@ -211,6 +215,71 @@ def test_a_released_host_has_the_platforms_figures_and_no_record(host: Host, clo
             assert last.wait(60) == 0
         assert blkdeviotune(host, "server") == {"total_iops_sec": 700}
         assert "urn:iokeel" not in host.virsh("dumpxml", "server")
+
+
+def test_what_a_platform_changes_at_run_time_is_sold_from_then_on(host: Host, cloud: Cloud) -> None:
+    def is_sold(sold: int) -> bool:
+        return bool(agent.drive("server")["limit_iops"] == sold)
+
+    tune = ("blkdeviotune", "server", "vda", "--live", "--total-iops-sec")
+    with HostAgent(host, SOLD) as agent:
+        cloud.start("io1.large", iotune={"total_iops_sec": 700})
+        cloud.in_time(700)
+        for sold in (300, 900, 1500):
+            host.virsh(*tune, str(sold))
+            eventually(partial(is_sold, sold))
+            eventually(cloud.is_held(sold))
+            eventually(lambda: "size_iops_sec" in blkdeviotune(host, "server"))  # normalized
+        agent.stop(signal.SIGKILL)
+        host.virsh(*tune, "400")  # while no agent runs
+        agent.start()
+        eventually(lambda: agent.drive("server")["limit_iops"] == 400)
+        eventually(cloud.is_held(400))
+        time.sleep(3)
+        assert agent.drive("server")["limit_iops"] == 400, "the agent's own are not the platform's"
+        agent.config.write_text(agent.config.read_text().replace(SOLD, NONE))
+        agent.send(signal.SIGHUP)
+        eventually(lambda: blkdeviotune(host, "server") == {"total_iops_sec": 400})
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    with Host.bookworm() as a, Host.bookworm() as b:
+        for each in (a, b):
+            each.start_libvirtd()
+        yield [a, b]
+        destroy("server", [a, b])
+
+
+@pytest.mark.parametrize("end", ["policy", "release"])
+@pytest.mark.parametrize("rules", ["", SOLD])
+def test_after_a_migration_a_guest_gets_back_what_it_had_before_any_agent(
+    hosts: list[Host], end: str, rules: str
+) -> None:
+    source, target = hosts
+    cloud = Cloud(source, make_disk(source.dir / "disk.raw", 16))
+    with HostAgent(source, rules), HostAgent(target, rules) as there:
+        cloud.start("io1.large", iotune={"total_iops_sec": 700})
+        if not rules:  # its own policy alone
+            set_metadata(source, "server", '<policy><drive target="vda" limit="500"/></policy>')
+        eventually(lambda: "urn:iokeel:found" in source.virsh("dumpxml", "server"))
+        migrate("server", source, target)
+        eventually(lambda: there.drive("server")["limit_iops"] == (700 if rules else 500))
+        assert blkdeviotune(target, "server") != {"total_iops_sec": 700}
+        if end == "release":
+            there.stop()
+            with there.popen(
+                [*there.command, "agent", "--release", "--config", there.config]
+            ) as last:
+                assert last.wait(60) == 0
+        elif rules:
+            there.config.write_text(there.config.read_text().replace(rules, NONE))
+            there.send(signal.SIGHUP)
+        else:
+            metadata = ("metadata", "server", "--uri", "urn:iokeel:policy:1", "--live")
+            target.virsh(*metadata, "--remove")
+        eventually(lambda: blkdeviotune(target, "server") == {"total_iops_sec": 700})
+        eventually(lambda: "urn:iokeel:found" not in target.virsh("dumpxml", "server"), 70)
 
 
 def test_a_limit_by_size_follows_a_resize(host: Host, cloud: Cloud) -> None:

@@ -42,6 +42,7 @@ export const Drive = v.object({
     bursts: v.boolean(),
     binding: v.array(v.string()),
     retunes: count,
+    rule: v.optional(v.nullable(v.string()), null),
     error: v.nullable(Fault),
     verdict: v.string(),
 });

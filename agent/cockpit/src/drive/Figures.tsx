@@ -22,6 +22,7 @@ export function Figures({ row: { drive } }: { row: Row }) {
         ["Wait for the throttle", duration(wait(drive))],
         ["Burst credit", credit(drive)],
         ["Bound by", drive.binding.length ? list(drive.binding) : "nothing"],
+        ["Policy by rule", some(drive.rule)],
         ["Tenant", some(drive.tenant)],
         ["Storage", some(drive.storage)],
         ["Enforced", enforced(drive.mode)],

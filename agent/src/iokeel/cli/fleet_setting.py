@@ -27,7 +27,6 @@ from iokeel.fleet.operator import (
     operator,
 )
 from iokeel.fleet.store import NoFleet
-from iokeel.rules.tenants import EVERY
 from iokeel.words.quoting import did_you_mean, reason, shown, shown_path
 
 T = TypeVar("T")
@@ -80,9 +79,6 @@ def budgets_of(
 def _tenants(raw: Root, where: str, floors: float) -> Iterator[tuple[BudgetId, Budget]]:
     try:
         for name, policy in tenants_of(raw, where):
-            if name == EVERY:
-                mend = "give each tenant of the fleet a limit; agent.toml has one for the rest"
-                raise PolicyError(f"{where}, [tenants.{name}]", "is no tenant of a fleet's", mend)
             if policy.limit is None:
                 raise PolicyError(f"{where}, [tenants.{name}]", "has no limit", "give one")
             budget = Budget(policy.limit, floors, policy.reservation, policy.weight)

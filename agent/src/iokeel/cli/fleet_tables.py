@@ -11,6 +11,7 @@ from iokeel.core.fleet.ledger import Entry, Word
 from iokeel.core.values.policy import ENDLESS
 from iokeel.fleet.keys import Kind
 from iokeel.fleet.operator import BudgetView, FleetView
+from iokeel.words.quoting import few
 
 
 class HostRow(TypedDict):
@@ -112,9 +113,9 @@ def tenant_rows(view: FleetView) -> list[TenantRow]:
     return [
         TenantRow(
             tenant=name,
-            limit_iops=t.budget.amount if t.budget else None,
-            reservation_iops=t.budget.reservation if t.budget else None,
-            weight=t.budget.weight if t.budget else None,
+            limit_iops=t.counts.amount if t.counts else None,
+            reservation_iops=t.counts.reservation if t.counts else None,
+            weight=t.counts.weight if t.counts else None,
             hosts=len(t.entries),
             amount_iops=sum(entry.amount for entry in t.entries.values()),
             charged_iops=sum(entry.charged for entry in t.entries.values()),
@@ -123,7 +124,7 @@ def tenant_rows(view: FleetView) -> list[TenantRow]:
             errors=[str(error) for error in t.errors],
         )
         for name, t in sorted(view.of(Kind.TENANT).items())
-        if t.budget or t.entries or t.errors
+        if t.counts or t.entries or t.errors
     ]
 
 
@@ -132,12 +133,12 @@ def storage_rows(view: FleetView) -> list[StorageRow]:
     return [
         _storage_row(name, known)
         for name, known in sorted(view.of(Kind.STORAGE).items())
-        if known.budget or known.entries or known.errors
+        if known.counts or known.entries or known.errors
     ]
 
 
 def _storage_row(name: str, known: BudgetView) -> StorageRow:
-    policy = known.budget.storage if known.budget else None
+    policy = known.counts.storage if known.counts else None
     learnt = known.ledger.learnt if known.ledger else None
     load = together([claim.load for claim in known.claims.values() if claim.load], 1.0)
     target_ms = policy.latency_target_ms if policy else None
@@ -311,19 +312,20 @@ def _rate(value: int | None) -> str:
 
 def complaints(view: FleetView) -> Iterator[str]:
     """Yield what an operator has to know of the fleet, a line each."""
+    yield from _differing_rules(view)
     for budget, known in sorted(view.budgets.items(), key=lambda item: str(item[0])):
-        if not (known.budget or known.entries or known.errors):
+        if not (known.counts or known.entries or known.errors):
             continue
         name = f"{budget.kind.value} {name_cell(budget.name)}"
         yield from map(str, known.errors)
         yield from _charges(name, known)
-        if known.budget and known.reserved > known.budget.amount:
-            what = "limit" if known.budget.shared is None else "capacity"
+        if known.counts and known.reserved > known.counts.amount:
+            what = "limit" if known.counts.shared is None else "capacity"
             yield (
                 f"{name}: its drives reserve {rate_cell(known.reserved)} together, more than its"
-                f" {what} of {rate_cell(known.budget.amount)}; lower reservations"
+                f" {what} of {rate_cell(known.counts.amount)}; lower reservations"
             )
-        if known.budget and known.claims and known.leader is None:
+        if known.counts and known.claims and known.leader is None:
             yield f"{name} has no coordinator now; another host takes over within seconds"
         for host, entry in known.entries.items():
             if not known.reports(host):
@@ -332,6 +334,21 @@ def complaints(view: FleetView) -> Iterator[str]:
                     f"{name}: host {shown} doesn't report, and stays charged"
                     f" {rate_cell(entry.charged)}; {_answer(shown, entry)}"
                 )
+
+
+def _differing_rules(view: FleetView) -> Iterator[str]:
+    """Yield the hosts whose rules aren't those of most: a guest that migrates has other limits."""
+    hosts: dict[str, list[str]] = {}
+    for host, digest in sorted(view.rules.items()):
+        hosts.setdefault(digest, []).append(host)
+    most = max(hosts, key=lambda digest: len(hosts[digest]), default="")
+    for digest, names in hosts.items():
+        if digest != most:
+            what = "have other rules or classes than" if digest else "have no rules, other than"
+            yield (
+                f"hosts {few(names)}: {what} {few(hosts[most])}; give all hosts the same"
+                " [[rules]] and [classes]"
+            )
 
 
 def _answer(host: str, entry: Entry) -> str:
@@ -345,15 +362,15 @@ def _answer(host: str, entry: Entry) -> str:
 
 def _charges(name: str, known: BudgetView) -> Iterator[str]:
     charged = sum(entry.charged for entry in known.entries.values())
-    if known.budget is None:
+    if known.counts is None:
         if known.entries:
             yield (
                 f"{name} isn't set, but hosts are still charged for it; set it again, and if it"
                 " should go, remove it then"
             )
         return
-    limit, what = known.budget.amount, "its limit of"
-    if known.budget.shared is not None:
+    limit, what = known.counts.amount, "its limit of"
+    if known.counts.shared is not None:
         limit, what = known.ledger.amount if known.ledger else limit, "its usable capacity of"
     if charged > limit:
         yield (

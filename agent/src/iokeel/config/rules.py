@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
+from hashlib import blake2b
 from typing import Any
 
 from iokeel.config.settings import Config
@@ -20,7 +22,8 @@ from iokeel.core.values.policy import (
 from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME
 from iokeel.rules.by_size import PerGb
-from iokeel.rules.known import EITHER, is_of_drive, is_trusted, names, who_controls
+from iokeel.rules.known import EITHER, PREFIXES, is_of_drive, is_trusted, names, who_controls
+from iokeel.rules.never import mistyped, why_never
 from iokeel.rules.patterns import Patterns, Template, When
 from iokeel.rules.rule import DriveRule, Rule, Rules
 from iokeel.words.quoting import did_you_mean, shown
@@ -42,11 +45,35 @@ def rules_of(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Rules:
             raise ConfigError(where, "another rule has this name", "give each its own")
         taken.add(table.name)
         made.append(_Reader(where, classes, trust).rule(table))
-    return Rules(tuple(made), raw.policy.metadata is not False, raw.policy.mode or ENFORCE)
+    metadata = raw.policy.metadata is not False
+    digest = _digest(raw) if made or not metadata else ""
+    return Rules(tuple(made), metadata, raw.policy.mode or ENFORCE, digest)
+
+
+def _digest(raw: Root) -> str:
+    """Return a digest of what a file's rules give, as written, so that versions don't matter."""
+    given = raw.model_dump(
+        mode="json", include={"policy", "rules", "classes"}, exclude_unset=True, by_alias=True
+    )
+    return blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=6).hexdigest()
 
 
 def rule_complaints(config: Config) -> Iterator[ConfigError]:
-    """Yield the rules that no guest can have anything of."""
+    """Yield the rules that no guest can have anything of, and what never fits in others."""
+    for rule in config.rules.rules:
+        tables: list[tuple[str, When, When | None]] = [(f"rule {rule.name}", rule.when, None)]
+        tables += [
+            (f"rule {rule.name}, [[rules.drives]] {number}", table.when, rule.when)
+            for number, table in enumerate(rule.drives, 1)
+        ]
+        for where, when, above in tables:
+            if (why := why_never(when, above)) is not None:
+                yield ConfigError(where, f"never fits: {why}", "correct when, or remove the table")
+                if above is None:
+                    break  # nor do its tables
+            elif (fact := mistyped(when, PREFIXES)) is not None:
+                what = f"{fact} is a fact of your own files"
+                yield ConfigError(where, what, did_you_mean(fact, names()))
     for rule, before in config.rules.never():
         what = f"never counts, because rule {before.name} before it leaves nothing to give"
         yield ConfigError(f"rule {rule.name}", what, f"put it before {before.name}, or remove it")

@@ -35,7 +35,7 @@ from dataclasses import replace
 from iokeel.core.correct.headroom import split_size_of
 from iokeel.core.divide.everything import divide_all
 from iokeel.core.divide.held import with_order
-from iokeel.core.enforce.look import look
+from iokeel.core.enforce.look import before_ours, look
 from iokeel.core.enforce.retune import is_starved
 from iokeel.core.enforce.shared_group import with_first, with_moves, without_release
 from iokeel.core.measure.burst import credit_after_use
@@ -99,7 +99,8 @@ def _promised(known: DriveState, seen: DriveSeen | None) -> DriveState:
 
     The limits that this QEMU began with aren't those of a later policy (enforce/look.py).
     """
-    found = known.sent.found if seen is None or seen.in_force is None else seen.in_force
+    found = None if seen is None else before_ours(seen)
+    found = known.sent.found if found is None else found
     return NEW._replace(
         policy=known.policy,
         storage=known.storage,

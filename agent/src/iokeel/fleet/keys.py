@@ -2,7 +2,8 @@
 
 PREFIX/format                          what the prefix holds
 PREFIX/hosts/HOST                      a host, under its lease
-PREFIX/budgets/KIND/NAME               a budget as an operator has set it
+PREFIX/budgets/KIND/NAME               a budget as an operator has set it; of tenant *, that of each
+                                       tenant that has none
 PREFIX/ledgers/KIND/NAME               its ledger
 PREFIX/levels/KIND/NAME                its levels, if it has any, always written with it
 PREFIX/stamps/KIND/NAME                the ledger's stamp, always written with it
@@ -10,6 +11,7 @@ PREFIX/leaders/KIND/NAME               the host that coordinates it, under that 
 PREFIX/claims/KIND/NAME/HOST           a host's claim on it, under the host's lease
 PREFIX/wants/KIND/NAME/HOST            its demands by level, if the claim doesn't tell them
 PREFIX/credit/UUID                     burst credit of a guest that has left its host, for a while
+PREFIX/rules/HOST                      a digest of a host's rules, under its lease
 PREFIX/history/NUMBER                  a change that an operator made, the oldest first
 """
 
@@ -18,6 +20,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 from urllib.parse import quote, unquote
+
+from iokeel.rules.tenants import EVERY
 
 
 class Kind(Enum):
@@ -37,6 +41,10 @@ class BudgetId(NamedTuple):
         return f"{self.kind.value} {self.name}"
 
 
+#: The budget that each tenant without one of its own has, for itself.
+EVERY_TENANT = BudgetId(Kind.TENANT, EVERY)
+
+
 class Keys:
     """The names of keys that begin with a prefix, which ends with a slash."""
 
@@ -51,6 +59,7 @@ class Keys:
         self.leaders = f"{prefix}leaders/"
         self.all_claims = f"{prefix}claims/"
         self._all_wants = f"{prefix}wants/"
+        self.rules = f"{prefix}rules/"
         self.history = f"{prefix}history/"
 
     def credit(self, uuid: str) -> str:
@@ -59,6 +68,9 @@ class Keys:
 
     def host(self, name: str) -> str:
         return self.hosts + _quoted(name)
+
+    def rules_of(self, name: str) -> str:
+        return self.rules + _quoted(name)
 
     def budget(self, budget: BudgetId) -> str:
         return self.budgets + _path(budget)

@@ -19,9 +19,9 @@ from iokeel.core.fleet.host import Me
 from iokeel.core.values.policy import TenantPolicy
 from iokeel.core.values.wants import TenantLevel
 from iokeel.errors import ConfigError, ConnectionLost, FleetRefused, IokeelError
-from iokeel.fleet.etcd import BadMember, Etcd
+from iokeel.fleet.etcd import BadMember, Denied, Etcd
 from iokeel.fleet.handover import Handovers
-from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in
+from iokeel.fleet.keys import EVERY_TENANT, BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import READ_S, Participant
 from iokeel.fleet.parts import Parts, SumsOf
@@ -52,6 +52,7 @@ _FAULT = IokeelError(
 class Member:
     """This host as a member of the fleet.
 
+    rules: the digest of its rules.
     parts: this host's in all budgets. problems: budgets' errors. problem: etcd's; None if it
     answers and has none. errors: their count since the start, by kind. on_change: called with a
     tenant whose allowance here has changed. handovers: the credit of guests that come and leave.
@@ -59,6 +60,7 @@ class Member:
 
     def __init__(self, config: FleetConfig, folder: Path, sums_of: SumsOf) -> None:
         self.host = config.host
+        self.rules = ""
         self.problem: IokeelError | None = _UNHEARD
         self.problems: dict[BudgetId, IokeelError] = {}
         self.errors: Counter[str] = Counter()
@@ -75,6 +77,7 @@ class Member:
         self._listed_at = 0.0
         self._leaving: list[Participant] = []
         self._has_doubted = False
+        self._told_rules: tuple[int, str] | None = None  # under which lease
 
     # For the daemon
 
@@ -96,6 +99,8 @@ class Member:
         here += [BudgetId(Kind.STORAGE, name) for name in storages]
         if self.parts.looked(here, complete=complete):
             self._note(self.parts.news())
+            if self.parts.unlisted():
+                self._wake.set()
 
     def snapshot(self) -> FleetSnapshot:
         """Return this host's part in the fleet, for a report. Does no I/O."""
@@ -107,6 +112,7 @@ class Member:
             etcd.failures if etcd is not None else 0,
             self.parts.shown(Kind.TENANT, self.problems),
             self.parts.shown(Kind.STORAGE, self.problems),
+            self.rules,
         )
 
     # The connection
@@ -142,6 +148,7 @@ class Member:
                     if time.monotonic() >= stay_at or store.lease is None:
                         refused = await self._stay(store)
                         stay_at = time.monotonic() + _STAY_S
+                    await self._tell_rules(store)
                     watches.follow(self._prefixes(store))
                     await self._round(store)
                     if refused is not None:
@@ -185,13 +192,31 @@ class Member:
                 )
             self._has_doubted = True
 
+    async def _tell_rules(self, store: FleetStore) -> None:
+        """Tell the fleet's operators which rules this host has, if they don't know."""
+        if store.lease is None or self._told_rules == (store.lease, self.rules):
+            return
+        self._told_rules = (store.lease, self.rules)
+        try:
+            await store.tell_rules(self.rules)
+        except Denied:
+            log.warning(
+                "fleet: etcd's user may not tell which rules this host has, so nobody sees whether"
+                " they differ from other hosts'; let it write below rules/ (docs/fleet.md, etcd)"
+            )
+        except IokeelError:
+            self._told_rules = None
+            raise
+
     async def _round(self, store: FleetStore) -> None:
         """Do what is due. A budget that can't be listed doesn't hold up the steps of others."""
         budgets, self._unlisted = self._unlisted, set()
+        if budgets is not None:
+            budgets |= self.parts.unlisted()
         is_due = time.monotonic() >= self._listed_at + _LIST_S
         problem = None
         try:
-            if is_due or budgets is None or len(budgets) > MOST_NAMES:
+            if is_due or budgets is None or len(budgets) > MOST_NAMES or EVERY_TENANT in budgets:
                 await self._list(store)
             elif budgets:
                 await self._list(store, budgets)
@@ -243,17 +268,18 @@ class Member:
             return
         if budget.kind is Kind.TENANT and self.parts.allowance(budget) != before:
             self.on_change(budget.name)
-        view = participant.view
-        gone = view is not None and view.raw[self._key(participant)] is None
+        view, keys = participant.view, self._keys(participant)
+        gone = view is not None and view.budget is None and not any(map(view.raw.get, keys))
         self._tell_of(budget, _gone(budget) if gone else _renamed(participant, self.parts.me))
         if self.parts.may_leave(budget):
             await participant.leave()
             if self.parts.may_leave(budget):
                 self.parts.leave(budget)
 
-    def _key(self, participant: Participant) -> str:
+    def _keys(self, participant: Participant) -> list[str]:
+        """Return the keys that have a budget: its own, and that of all tenants without one."""
         assert self.parts.store is not None
-        return self.parts.store.keys.budget(participant.budget)
+        return [self.parts.store.keys.budget(b) for b in (participant.budget, EVERY_TENANT)]
 
     async def _list(self, store: FleetStore, some: Collection[BudgetId] | None = None) -> None:
         """Read which tenants and storages are the fleet's: some that have changed, or all.
@@ -264,7 +290,8 @@ class Member:
         if some is None:
             self._listed_at = time.monotonic()
         changed: dict[BudgetId, Remembered | None] = {}
-        found = await store.budgets(some)
+        own = await store.budgets(some)
+        found = self.parts.with_everyones(own, some)
         for budget_id, budget in found.items():
             known = self._memory.known.get(budget_id)
             if isinstance(budget, FleetRefused):
@@ -272,10 +299,11 @@ class Member:
             elif budget is not None and (known is None or known.budget != budget):
                 changed[budget_id] = Remembered(budget, known.ledger if known else None)
             elif budget is None and known is not None:
-                log.warning(
-                    "fleet, %s: an operator has removed it, so its drives go by this host's"
-                    " configuration", budget_id,
-                )  # fmt: skip
+                if budget_id in own or budget_id in self.parts.participants:
+                    log.warning(
+                        "fleet, %s: an operator has removed it, so its drives go by this host's"
+                        " configuration", budget_id,
+                    )  # fmt: skip
                 changed[budget_id] = None
         new = [b for b, known in changed.items() if known and b not in self._memory.known]
         for first in range(0, len(new), MOST_NAMES):

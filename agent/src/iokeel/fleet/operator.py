@@ -23,13 +23,14 @@ from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Entry, Ledger, Word
 from iokeel.errors import FleetRefused, HostReports, OutcomeUnknown
 from iokeel.fleet.etcd import MOST_REPLY_BYTES, Etcd
-from iokeel.fleet.keys import BudgetId, Keys, Kind, budget_in, last_part
+from iokeel.fleet.keys import EVERY_TENANT, BudgetId, Keys, Kind, budget_in, last_part
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.participant import first_in_turn, say
 from iokeel.fleet.records import (
     ChangeRecord,
     HostRecord,
     LeaderRecord,
+    RulesRecord,
     budget_of,
     budget_value,
     claim_of,
@@ -72,7 +73,8 @@ async def appoint(store: FleetStore, budgets: Collection[BudgetId]) -> None:
 class BudgetView:
     """A tenant's limit or a storage's capacity, as it is in etcd.
 
-    budget: None if it is gone, though nobody has removed it. claims: by host, of those that report.
+    budget: None if it is gone, though nobody has removed it. default: that of all tenants without
+    one, if this is such a tenant's. claims: by host, of those that report.
     leader: the host that coordinates it. errors: of values that can't be used.
     """
 
@@ -81,6 +83,12 @@ class BudgetView:
     claims: dict[str, HostClaim] = field(default_factory=dict)
     leader: str | None = None
     errors: list[FleetRefused] = field(default_factory=list)
+    default: Budget | None = None
+
+    @property
+    def counts(self) -> Budget | None:
+        """The figures that hosts go by."""
+        return self.budget or self.default
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -102,11 +110,13 @@ class FleetView(NamedTuple):
 
     member: the URL that answered. hosts: those that are there, with their values. budgets: without
     those that were removed: what hosts are charged for these counts only if they are set again.
+    rules: the digests of hosts' rules, of those that tell.
     """
 
     member: str
     hosts: Mapping[str, bytes]
     budgets: Mapping[BudgetId, BudgetView]
+    rules: Mapping[str, str] = {}
 
     def of(self, kind: Kind) -> dict[str, BudgetView]:
         """Return the budgets of a kind, by name."""
@@ -131,14 +141,19 @@ class Operator:
         """Return the whole fleet at one moment. Raises ConnectionLost or FleetRefused."""
         keys = self._store.keys
         parts = [keys.budgets, keys.ledgers, keys.leaders, keys.all_claims]
-        found = await self._store.etcd.read([], [keys.hosts, *parts])
+        found = await self._store.etcd.read([], [keys.hosts, keys.rules, *parts])
         budgets: dict[BudgetId, BudgetView] = {}
         removed: set[BudgetId] = set()
         hosts: dict[str, bytes] = {}
+        rules: dict[str, str] = {}
         for key, raw in sorted(found.values.items()):
             if key.startswith(keys.hosts):
                 if key in found.leases:
                     hosts[last_part(key)] = raw
+                continue
+            if key.startswith(keys.rules):
+                with contextlib.suppress(FleetRefused):
+                    rules[last_part(key)] = decoded(RulesRecord, key, raw).digest
                 continue
             part = next(prefix for prefix in parts if key.startswith(prefix))
             budget = budget_in(key, part)
@@ -162,8 +177,18 @@ class Operator:
             claims = view.claims.items()
             view.claims = {name: c for name, c in claims if hosts.get(name) == _host(c.instance)}
             view.leader = view.leader if view.leader in hosts else None
+        if (every := budgets.get(EVERY_TENANT)) is not None and every.budget is not None:
+            for budget, view in budgets.items():
+                if (
+                    budget.kind is Kind.TENANT
+                    and view.budget is None
+                    and (view.claims or view.entries)
+                ):
+                    view.default = every.budget
+                    removed.discard(budget)
         there = {budget: view for budget, view in budgets.items() if budget not in removed}
-        return FleetView(self._store.etcd.member, hosts, there)
+        rules = {name: digest for name, digest in rules.items() if name in hosts}
+        return FleetView(self._store.etcd.member, hosts, there, rules)
 
     async def set_budgets(self, wanted: Figures, seen: Figures) -> list[str]:
         """Set budgets, or remove them (None), and return what has changed.
@@ -200,7 +225,7 @@ class Operator:
         if not changes:
             return []
         await self._see_rights()
-        await appoint(self._store, fresh)
+        await appoint(self._store, [budget for budget in fresh if budget != EVERY_TENANT])
         past = [key for key in found.values if key.startswith(keys.history)]
         puts += _history(keys, changes)
         puts += _dropped(past, len(changes), _MOST_WRITES - len(puts))

@@ -18,10 +18,10 @@ from iokeel.core.fleet.ledger import Ledger
 from iokeel.core.values.counters import NS_PER_S
 from iokeel.core.values.policy import ENDLESS, TenantPolicy
 from iokeel.core.values.wants import TenantLevel
-from iokeel.errors import IokeelError
+from iokeel.errors import FleetRefused, IokeelError
 from iokeel.fleet.etcd import now_ns
-from iokeel.fleet.keys import BudgetId, Kind
-from iokeel.fleet.memory import Memory
+from iokeel.fleet.keys import EVERY_TENANT, BudgetId, Kind
+from iokeel.fleet.memory import Memory, Remembered
 from iokeel.fleet.participant import Demand, Holding, Participant
 from iokeel.fleet.store import FleetStore
 from iokeel.report.records import BudgetInFleet, ErrorReport, FleetBudgetReport
@@ -74,7 +74,7 @@ class Parts:
         granted = {}
         for name in here:
             budget = BudgetId(Kind.TENANT, name)
-            if (known := self.memory.known.get(budget)) is not None:
+            if (known := self._known(budget)) is not None:
                 self._told.add(budget)
                 granted[name] = _grant(known.budget, self.allowance(budget))
             elif self._starts and not self.listed:
@@ -104,7 +104,7 @@ class Parts:
         Only operators write a budget, and any host may write its ledger. So a host goes by no
         amount beyond the budget.
         """
-        participant, known = self.participants.get(budget), self.memory.known.get(budget)
+        participant, known = self.participants.get(budget), self._known(budget)
         most = known.budget.most if known is not None else ENDLESS
         if participant is not None:
             in_grace = self._starts and participant.part.end_ns is None
@@ -113,6 +113,46 @@ class Parts:
             return None
         part = Part(known.ledger if known is not None else None)
         return min(most, allowance(part, self.me, now_ns()))
+
+    def _known(self, budget: BudgetId) -> Remembered | None:
+        """Return what is known of a budget; a tenant without one of its own has everyone's."""
+        known = self.memory.known.get(budget)
+        if known is None and budget.kind is Kind.TENANT:
+            every = self.memory.known.get(EVERY_TENANT)
+            return None if every is None else Remembered(every.budget, None)
+        return known
+
+    def unlisted(self) -> set[BudgetId]:
+        """Return the tenants with drives here that have a budget, but only everyone's so far."""
+        if EVERY_TENANT not in self.memory.known:
+            return set()
+        return {b for b in self._here if b.kind is Kind.TENANT} - self.memory.known.keys()
+
+    def with_everyones(
+        self,
+        found: Mapping[BudgetId, Budget | FleetRefused | None],
+        some: Collection[BudgetId] | None,
+    ) -> dict[BudgetId, Budget | FleetRefused | None]:
+        """Return budgets with those of tenants that have none of their own.
+
+        found: as in etcd, of some budgets, or all (None). A tenant that has left this host is
+        forgotten, or there would be thousands in time.
+        """
+        known = self.memory.known
+        was = known.get(EVERY_TENANT)
+        now = found.get(EVERY_TENANT, None if was is None else was.budget)
+        if isinstance(now, FleetRefused):
+            now = None if was is None else was.budget
+        there = dict(found)
+        for budget in {*known, *self.unlisted()} if some is None else some:
+            if budget.kind is not Kind.TENANT or budget == EVERY_TENANT or found.get(budget):
+                continue
+            if now is not None:
+                is_here = budget in self._here or budget in self.participants or some is not None
+                there[budget] = now if is_here else None
+            elif was is not None and budget in known and known[budget].budget == was.budget:
+                there[budget] = None
+        return there
 
     @property
     def _starts(self) -> bool:

@@ -57,6 +57,12 @@ class HostRecord(Record, kw_only=True):
     instance: _Name
 
 
+class RulesRecord(Record, kw_only=True):
+    """A digest of a host's rules; "" without rules."""
+
+    digest: Annotated[str, msgspec.Meta(max_length=64)]
+
+
 class LeaderRecord(Record, kw_only=True):
     """The coordinator of a budget."""
 

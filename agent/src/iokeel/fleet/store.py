@@ -15,13 +15,14 @@ from iokeel.core.fleet.host import Me
 from iokeel.core.fleet.ledger import Ledger
 from iokeel.errors import FleetRefused, NewerSchema, OutcomeUnknown
 from iokeel.fleet.etcd import TOO_MUCH_MEND, Denied, Etcd, TooMuch
-from iokeel.fleet.keys import BudgetId, Keys, budget_in
+from iokeel.fleet.keys import EVERY_TENANT, BudgetId, Keys, Kind, budget_in
 from iokeel.fleet.messages import Delete, Is, Put
 from iokeel.fleet.presence import Presence
 from iokeel.fleet.records import (
     Format,
     HostRecord,
     LeaderRecord,
+    RulesRecord,
     budget_of,
     claim_value,
     decoded,
@@ -52,9 +53,9 @@ class View:
     """A budget at one moment. asked_ns: before it was asked for, as `iokeel.fleet.etcd.now_ns`.
 
     claims: as they were at claims_ns, without those that can't be used. budget: None if no operator
-    has set it. leader: its coordinator's name; None if it has none that is there. raw: the values
-    that this depends on, by key. `FleetStore.replace` compares some of them. crowded: the error, if
-    there were too many claims to read; those of before stay.
+    has set it, nor EVERY_TENANT's for a tenant. leader: its coordinator's name; None if it has none
+    that is there. raw: the values that this depends on, by key. `FleetStore.replace` compares some
+    of them. crowded: the error, if there were too many claims to read; those of before stay.
     """
 
     asked_ns: int
@@ -141,6 +142,11 @@ class FleetStore:
             )
         self.lease = lease
 
+    async def tell_rules(self, digest: str) -> None:
+        """Tell which rules this host has. Raises Denied if etcd's user may not."""
+        key = self.keys.rules_of(self.me.name)
+        await self._as_host([Put(key, encoded(RulesRecord(digest=digest)), self.lease or 0)])
+
     async def stay(self) -> bool:
         """Prolong the lease, and return whether there still is one; if not, sign in again."""
         if self.lease is not None and not await self.etcd.keep_lease(self.lease):
@@ -219,9 +225,11 @@ class FleetStore:
         keys, prefixes = self.keys, [self.keys.claims(budget), self.keys.wants(budget)]
         seen = [keys.budget(budget), keys.leader(budget), keys.stamp(budget)]
         names = [*seen, keys.ledger(budget), keys.levels(budget)]  # the stamp speaks for these
+        if budget.kind is Kind.TENANT:
+            seen.append(keys.budget(EVERY_TENANT))
         known = last.raw if last is not None else {}
         same = [Is(*pair) for pair in known.items()]
-        asked = [*names, *(known.keys() - {*names})]  # the coordinator's own key, too
+        asked = [*names, *({*known, *seen} - {*names})]  # the coordinator's own key, too
         try:
             found = await self.etcd.read(asked, prefixes if with_claims else [], same)
             there, claims_ns = await self._presence.claims_in(found, *prefixes), found.asked_ns
@@ -241,10 +249,14 @@ class FleetStore:
             )
         set_to, _, _, raw, levels = (found.values.get(name) for name in names)
         leader, of_leader = await self._presence.leader_in(found, names[1], asked)
+        figures = budget_of(names[0], set_to) if set_to is not None else None
+        every = found.values.get(seen[-1])
+        if figures is None and every is not None and budget.kind is Kind.TENANT:
+            figures = budget_of(seen[-1], every)
         view = View(
             found.asked_ns,
             claims_ns,
-            budget_of(names[0], set_to) if set_to is not None else None,
+            figures,
             None,
             there,
             leader,
@@ -271,7 +283,9 @@ class FleetStore:
         as_leader: only if this host coordinates the budget, and the budget is as it was found.
         """
         keys = self.keys
-        same = [keys.stamp(budget), keys.budget(budget)] if as_leader else [keys.stamp(budget)]
+        same = [keys.stamp(budget)]
+        if as_leader:
+            same += found.raw.keys() & {keys.budget(budget), keys.budget(EVERY_TENANT)}
         demands = [Is(key, found.raw[key]) for key in same]
         if as_leader:
             mine = encoded(LeaderRecord(host=self.me.name))

@@ -12,6 +12,7 @@ from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.values.counters import Counters, DriveId
 from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.policy import UNKNOWN, ToldPolicy
+from iokeel.core.values.state import DriveState
 from iokeel.errors import IokeelError
 from iokeel.host.process import Process
 from iokeel.rules.compose import ByRules
@@ -25,7 +26,7 @@ class DriveInfo:
     topmost image if there are several; None if unknown. in_force: its limits as last read from
     QEMU or libvirt, or as last set; None if they can't be read. abilities: those of its QEMU; None
     if they aren't known. beneath: the paths or URLs of the other images that it reads, and of data
-    files; "" for one that isn't known. group: as in DriveSeen.
+    files; "" for one that isn't known. group, found: as in DriveSeen.
     """
 
     target: str
@@ -34,6 +35,7 @@ class DriveInfo:
     abilities: Abilities | None = None
     beneath: tuple[str, ...] = ()
     group: str | None = None
+    found: ThrottleLimits | None = field(default=None, compare=False)  # no news, but a record
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ class SourceNews:
     "permission", ...). reconnects: how often a connection (to libvirtd, or to a QMP socket) was
     made again. on_change: called with a VM's name, in the event loop, when it appeared or went,
     when its drives or its policy changed, or when somebody else changed its limits. on_job: the
-    same when one of its block jobs may have begun or ended.
+    same when one of its block jobs may have begun or ended. known_of: asked with a drive and the
+    QEMU of its VM; returns what the law knows of that drive in that QEMU, None if nothing.
     """
 
     def __init__(self) -> None:
@@ -81,6 +84,7 @@ class SourceNews:
         self.reconnects = 0
         self.on_change: Callable[[str], None] = lambda _: None
         self.on_job: Callable[[str], None] = lambda _: None
+        self.known_of: Callable[[DriveId, Process | None], DriveState | None] = lambda *_: None
 
     def resting(self) -> Collection[str]:
         """Return the VMs whose QEMUs have done nothing since their last reading. Does no I/O."""
@@ -100,6 +104,7 @@ class Source(Protocol):
     reconnects: int
     on_change: Callable[[str], None]
     on_job: Callable[[str], None]
+    known_of: Callable[[DriveId, Process | None], DriveState | None]
 
     async def run(self) -> None:
         """Connect, stay connected and follow the VMs, until cancelled."""

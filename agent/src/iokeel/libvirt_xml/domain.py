@@ -99,6 +99,12 @@ class DomainXml:
     aliases: frozenset[str] = frozenset()
     has_arguments: bool = False
 
+    def told(self, disk: Disk) -> ThrottleLimits | None:
+        """Return a disk's limits as libvirt was told them last; None if unknown."""
+        if not disk.throttle_groups:
+            return disk.iotune
+        return self.throttle_groups.get(own_group(self.disks, disk) or disk.throttle_groups[0])
+
     @property
     def hidden(self) -> tuple[Disk, ...]:
         """The disks that libvirt doesn't know."""
@@ -289,7 +295,11 @@ def _limits(parent: etree._Element) -> ThrottleLimits | None:
 
     To leave that one out would be to call it unlimited.
     """
-    texts = {child.tag: child.text or "" for child in parent}
+    return limits_in({str(child.tag): child.text or "" for child in parent})
+
+
+def limits_in(texts: Mapping[str, str]) -> ThrottleLimits | None:
+    """Return limits from texts by libvirt's names; None (unknown) if one makes no sense."""
     values = {name: texts[name] for name in LIBVIRT_NAMES.values() if name in texts}
     if not all(re.fullmatch("[0-9]{1,19}", text) for text in values.values()):
         return None

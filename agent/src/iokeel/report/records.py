@@ -440,7 +440,8 @@ class FleetSnapshot(NamedTuple):
     """This host's part in the fleet.
 
     host: its name there. error: etcd's; None if it has none. trips, failures: etcd's answers, and
-    how often one of its members failed. tenants, storages: those whose drives are here.
+    how often one of its members failed. tenants, storages: those whose drives are here. rules: the
+    digest of its rules.
     """
 
     host: str
@@ -449,6 +450,7 @@ class FleetSnapshot(NamedTuple):
     failures: int
     tenants: Mapping[str, BudgetInFleet]
     storages: Mapping[str, BudgetInFleet]
+    rules: str = ""
 
     @property
     def report(self) -> FleetReport:

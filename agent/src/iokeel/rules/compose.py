@@ -278,6 +278,18 @@ def _of(known: ByRules, target: str) -> Iterator[str]:
             yield rule
 
 
+def follows_platform(known: ByRules, target: str) -> bool:
+    """Return whether a drive's limit is the one that its platform sets in <iotune>, if it does."""
+    own = [] if known.own is None else [Layer(OWN, known.own)]
+    for rule, written, _ in (*own, *known.fit.layers):
+        if (rule, target) in known.fit.sold:
+            return True
+        drive = written.drives.get(target) or written.drives.get(ANY)
+        if written.class_name or (drive and (drive.class_name or "limit" in drive.given)):
+            return False
+    return False
+
+
 def has_own(known: ByRules, target: str) -> bool:
     """Return whether the domain's own policy gives a drive something."""
     return OWN in _of(known, target)

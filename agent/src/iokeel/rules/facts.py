@@ -16,7 +16,7 @@ from iokeel.host.network_storage import network_place
 from iokeel.libvirt_xml.domain import VOLUME, Disk, DomainXml
 from iokeel.libvirt_xml.xml import TooLarge, metadata_of, parsed
 from iokeel.rules.by_size import SIZE
-from iokeel.rules.platform import found_of, iotune_facts, record_text, recorded
+from iokeel.rules.platform import Found, iotune_facts, recorded
 
 _NOVA = "{http://openstack.org/xmlns/libvirt/nova/1.1}"
 _OVIRT = "{http://ovirt.org/vm/1.0}"
@@ -33,16 +33,15 @@ class Facts:
     """What is known of a VM, by the names in known.py: texts as the platform wrote them.
 
     A fact that isn't there isn't known. drives: those of each drive by target, without the VM's.
-    record: what is to be put on record of the platform's limits (platform.py), before any limits of
-    the agent's; None if all is. has_record: something is on
-    record. is_restored: and the limits are those on it.
+    found: the limits on record (platform.py), by target. given: those that the platform gave, as
+    far as they are known. told: those that libvirt was told last.
     """
 
     vm: Mapping[str, str]
     drives: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    record: str | None = None
-    has_record: bool = False
-    is_restored: bool = False
+    found: Mapping[str, Found] = field(default_factory=dict)
+    given: Mapping[str, Found] = field(default_factory=dict)
+    told: Mapping[str, Found] = field(default_factory=dict)
 
     def of_drive(self, target: str) -> Mapping[str, str]:
         """Return the facts of a drive, with those of its VM."""
@@ -54,15 +53,17 @@ def facts_of(
     domain: DomainXml,
     where: str,
     *,
-    held: bool = False,
+    held: Mapping[str, Found] | None = None,
+    adopted: Mapping[str, Found] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> Facts:
     """Return the facts of a domain.
 
     xml: its whole XML. domain: the same as parsed; drives that only QEMU knows of may be added.
-    where: its name in errors. held: it may have limits of the agent's that were set before there
-    was a record. sizes: of drives by target, in bytes; None if nobody asks. Raises PolicyError if
-    it can't be read: then no fact is known.
+    where: its name in errors. held: what drives with limits of this agent's had before these, by
+    target; it isn't on record yet. adopted: what the platform has set since. sizes: of drives by
+    target, in bytes; None if nobody asks. Raises PolicyError if it can't be read: then no fact is
+    known.
     """
     metadata, rest = metadata_of(xml)
     try:
@@ -77,28 +78,23 @@ def facts_of(
     disks = {name: disk for disk in root.iterfind("devices/disk") if (name := _target(disk))}
     ovirt = {} if about is None else dict(_ovirt_drives(about))
     was = recorded(about)
-    now = {
-        disk.target: was[disk.target] if disk.target in was else (None if held else found_of(disk))
-        for disk in domain.disks
-        if not disk.hidden
+    there = {disk.target: domain.told(disk) for disk in domain.disks if not disk.hidden}
+    given = {
+        target: {**there, **(held or {}), **was, **(adopted or {})}[target] for target in there
     }
     drives = {
         disk.target: _known(
             [
                 *_drive(disk, disks.get(disk.target)),
                 *ovirt.get(disk.target, ()),
-                *iotune_facts(now.get(disk.target)),
+                *iotune_facts(given.get(disk.target)),
                 *_size((sizes or {}).get(disk.target)),
             ]
         )
         for disk in domain.disks
     }
-    record = record_text(now) if now.keys() != was.keys() else None
-    restored = bool(was) and all(
-        found_of(disk) == was[disk.target] for disk in domain.disks if disk.target in was
-    )
     vm = _known([*_domain(root, domain), *_platforms(about, root, domain.name)])
-    return Facts(vm, drives, record, bool(was), restored)
+    return Facts(vm, drives, was, given, there)
 
 
 def _known(texts: list[tuple[str, str | None]]) -> dict[str, str]:

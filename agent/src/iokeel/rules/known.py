@@ -67,7 +67,10 @@ DRIVE_FACTS = {
 EITHER = {name: ("yes", "no") for name in ("readonly", "shareable", "iotune")}
 
 
-_PREFIXES = {name.partition(".")[0] for name in VM_FACTS | DRIVE_FACTS}
+#: What the names of platforms' facts begin with.
+PREFIXES = {name.partition(".")[0] for name in VM_FACTS | DRIVE_FACTS if "." in name}
+_TAKEN = {name.partition(".")[0] for name in VM_FACTS | DRIVE_FACTS}
+_NUMBERS = ("size_gb", "boot", "iotune.", "one.gid", "one.uid", "cloudstack.account")
 
 
 def who_controls(fact: str) -> str | None:
@@ -81,7 +84,18 @@ def who_controls(fact: str) -> str | None:
     if (who := next((who for name, who in known.items() if _begins(fact, name)), None)) is not None:
         return who
     prefix, dot, rest = fact.partition(".")
-    return OPERATOR if prefix and dot and rest and prefix not in _PREFIXES else None
+    return OPERATOR if prefix and dot and rest and prefix not in _TAKEN else None
+
+
+def is_number(fact: str) -> bool:
+    """Return whether a fact is a whole number."""
+    return fact in _NUMBERS or _begins(fact, "iotune.")
+
+
+def platform_of(fact: str) -> str | None:
+    """Return the platform that writes a fact; None if any may, or none does."""
+    prefix, dot, _ = fact.partition(".")
+    return prefix if dot and prefix in PREFIXES - {"iotune"} else None
 
 
 def is_of_drive(fact: str) -> bool:

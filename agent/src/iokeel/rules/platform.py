@@ -1,10 +1,11 @@
 """What a platform sells as a drive's iops, and the record of it in the domain's metadata.
 
 A platform writes a drive's limits into <iotune>, where the agent's own take their place, and live
-migration carries those on. So before the first limits of the agent's, what was found is written
-into the live domain's metadata, in a namespace of its own. The record shares the fate of <iotune>:
-both go with the QEMU, and both come along at a migration. With a record, <iotune> is the agent's;
-without one, it is the platform's.
+migration carries those on. So what the agent found is written into the live domain's metadata, in a
+namespace of its own, for each drive that it holds. The record shares the fate of <iotune>: both go
+with the QEMU, and both come along at a migration. With a record, <iotune> is an agent's; without
+one, it is the platform's, unless this agent holds the drive. Then the agent's own state has what
+was found, and the record is still to be written.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from lxml import etree
 
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import MOST_BURST_SECONDS, MOST_IOPS
 from iokeel.errors import PolicyError
-from iokeel.libvirt_xml.domain import LIBVIRT_NAMES, Disk, to_libvirt
+from iokeel.libvirt_xml.domain import limits_in, to_libvirt
 
 NAMESPACE = "urn:iokeel:found:1"
 #: The record's key in libvirt, its prefix in the XML.
@@ -23,32 +25,26 @@ KEY = "iokeel-found"
 _QUOTA = "nova.extra.quota:disk_"
 _RATES = ("total_iops_sec", "read_iops_sec", "write_iops_sec")
 
-#: A drive's limits by libvirt's names, as texts, without zeros. None: nobody knows them.
-Found = Mapping[str, str] | None
+#: A drive's limits before the agent's. None: nobody knows them.
+Found = ThrottleLimits | None
 
 
 def recorded(about: etree._Element | None) -> dict[str, Found]:
     """Return what a domain's record says was found, by target. about: its <metadata>."""
-    names = {*LIBVIRT_NAMES.values()}
     found: dict[str, Found] = {}
     for drive in about.iterfind(f"{{{NAMESPACE}}}found/*") if about is not None else ():
-        limits = {str(name): str(value) for name, value in drive.attrib.items() if name in names}
-        found[drive.get("target", "")] = None if drive.get("unknown") else limits
+        texts = {str(name): str(value) for name, value in drive.attrib.items()}
+        found[drive.get("target", "")] = None if "unknown" in texts else limits_in(texts)
     return found
 
 
-def found_of(disk: Disk) -> Found:
-    """Return the limits of a disk that libvirt was told last; None if they make no sense."""
-    if disk.iotune is None:
-        return None
-    return {name: str(value) for name, value in to_libvirt(disk.iotune).items() if value}
-
-
 def record_text(found: Mapping[str, Found]) -> str:
-    """Return the record as an element without a namespace, which libvirt adds."""
+    """Return the record as an element without a namespace, which libvirt adds; "" for none."""
+    if not found:
+        return ""
     root = etree.Element("found")
     for target, limits in found.items():
-        values = {"unknown": "yes"} if limits is None else dict(limits)
+        values = {"unknown": "yes"} if limits is None else _texts(limits)
         etree.SubElement(root, "drive", {"target": target, **values})
     return etree.tostring(root, encoding="unicode")
 
@@ -56,21 +52,33 @@ def record_text(found: Mapping[str, Found]) -> str:
 def iotune_facts(limits: Found) -> Iterator[tuple[str, str]]:
     """Yield the facts of limits that a platform gave."""
     if limits is not None:
-        yield "iotune", "yes" if limits else "no"
-        yield from ((f"iotune.{name}", text) for name, text in limits.items())
+        yield "iotune", "no" if limits.unlimited else "yes"
+        yield from ((f"iotune.{name}", text) for name, text in _texts(limits).items())
+
+
+def _texts(limits: ThrottleLimits) -> dict[str, str]:
+    """Return limits as texts by libvirt's names, without zeros."""
+    return {name: str(value) for name, value in to_libvirt(limits).items() if value}
+
+
+def follows_iotune(facts: Mapping[str, str]) -> bool:
+    """Return whether what a platform sells of a drive is in <iotune>.
+
+    The flavor's quota comes first for a drive without a serial, which is no volume.
+    """
+    return "serial" in facts or not any(f"{_QUOTA}{name}" in facts for name in _RATES)
 
 
 def sold(facts: Mapping[str, str], where: str) -> dict[str, object]:
     """Return what a platform sells of a drive, as fields of DrivePolicy: iops count as normalized.
 
-    The flavor's quota comes first for a drive without a serial, which is no volume, then <iotune>.
     Empty if nothing is sold. Raises PolicyError if that isn't known, or if no policy can say it.
     """
-    prefix = "iotune."
-    if "serial" not in facts and any(f"{_QUOTA}{name}" in facts for name in _RATES):
-        prefix = _QUOTA
-    elif "iotune" not in facts and "readonly" in facts:  # libvirt knows the drive
-        what = "what the platform sells isn't known, as an agent without rules has held the guest"
+    prefix = "iotune." if follows_iotune(facts) else _QUOTA
+    if (
+        prefix != _QUOTA and "iotune" not in facts and "readonly" in facts
+    ):  # libvirt knows the drive
+        what = "what the platform sells isn't known, as limits in force may be an agent's"
         raise PolicyError(where, what, "start the guest anew, or give it a limit in the rule")
     total = _number(facts, f"{prefix}total_iops_sec", MOST_IOPS)
     read, write = (_number(facts, f"{prefix}{name}", MOST_IOPS) for name in _RATES[1:])

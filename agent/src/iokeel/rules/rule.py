@@ -13,7 +13,7 @@ from iokeel.libvirt_xml.written import Written, WrittenDrive, class_of
 from iokeel.rules.by_size import SIZE, PerGb, fitting, sized
 from iokeel.rules.facts import Facts
 from iokeel.rules.patterns import Template, When, because, fits
-from iokeel.rules.platform import only, sold
+from iokeel.rules.platform import follows_iotune, only, sold
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +77,15 @@ class Fit(NamedTuple):
     """The rules that fit a guest. layers: in their order. errors: of what they can't give.
 
     holds: the names of those that give all that they say. leaves_alone: that of the rule that ends
-    the search by policy = "none"; None if none does.
+    the search by policy = "none"; None if none does. sold: each rule with a drive that it gives the
+    limit in <iotune>, whether there is one now or not.
     """
 
     layers: tuple[Layer, ...] = ()
     errors: tuple[PolicyError, ...] = ()
     holds: frozenset[str] = frozenset()
     leaves_alone: str | None = None
+    sold: frozenset[tuple[str, str]] = frozenset()
 
 
 class _Index(NamedTuple):
@@ -102,11 +104,13 @@ class Rules:
     """All rules. metadata: whether a domain's own policy counts, and first.
 
     mode: of guests whose policy and rules don't say.
+    digest: another one for other rules or classes, on whichever host; "" without rules.
     """
 
     rules: tuple[Rule, ...] = ()
     metadata: bool = True
     mode: str = ENFORCE
+    digest: str = ""
 
     def __bool__(self) -> bool:
         """Return whether policies may come from elsewhere than metadata."""
@@ -129,17 +133,21 @@ class Rules:
         layers: list[Layer] = []
         errors: list[PolicyError] = []
         holds: set[str] = set()
+        sold: set[tuple[str, str]] = set()
+        ends = None
         for rule in self._candidates(facts.vm):
             if not fits(rule.when, facts.vm):
                 continue
             made = _Made(rule, facts, classes, f"{where}, rule {rule.name}")
             if rule.leaves_alone:
-                return Fit(tuple(layers), tuple(errors), frozenset(holds), rule.name)
+                ends = rule.name
+                break
             layers.append(Layer(rule.name, made.written(), because(rule.when, facts.vm)))
             errors += made.errors
+            sold |= {(rule.name, target) for target in made.sold}
             if not made.errors:
                 holds.add(rule.name)
-        return Fit(tuple(layers), tuple(errors), frozenset(holds))
+        return Fit(tuple(layers), tuple(errors), frozenset(holds), ends, frozenset(sold))
 
     def never(self) -> Iterator[tuple[Rule, Rule]]:
         """Yield rules that no guest can have anything of, each with the one before it."""
@@ -186,12 +194,16 @@ def _asked(when: When) -> tuple[object, ...]:
 
 
 class _Made:
-    """What a rule gives a guest: the names that it makes are looked up. errors: of those."""
+    """What a rule gives a guest: the names that it makes are looked up. errors: of those.
+
+    sold: the drives that it gives the limit in <iotune>.
+    """
 
     def __init__(
         self, rule: Rule, facts: Facts, classes: Mapping[str, DrivePolicy], where: str
     ) -> None:
         self.errors: list[PolicyError] = []
+        self.sold: set[str] = set()
         self._rule, self._facts, self._classes, self._where = rule, facts, classes, where
 
     def written(self) -> Written:
@@ -218,6 +230,8 @@ class _Made:
             if not fits(table.when, facts):
                 continue
             some = True
+            if "limit" in table.sold and "limit" not in given and follows_iotune(facts):
+                self.sold.add(facts.get("target", ""))
             given = fitting({**self._given(table, facts), **given})
             name = self._name(table.class_name, facts, is_class=True)
             if name is not None:

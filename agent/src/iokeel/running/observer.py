@@ -207,6 +207,7 @@ class Observer:
                         promise,
                         policy.for_new(target) if isinstance(policy, PolicyInPart) else None,
                         info.group,
+                        info.found,
                     ),
                 )
 

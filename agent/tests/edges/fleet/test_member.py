@@ -20,7 +20,7 @@ from iokeel.core.fleet.ledger import Word
 from iokeel.core.values.wants import wants_of
 from iokeel.errors import ConnectionLost, FleetRefused, NewerSchema
 from iokeel.fleet.etcd import Etcd
-from iokeel.fleet.keys import BudgetId, Keys, Kind
+from iokeel.fleet.keys import EVERY_TENANT, BudgetId, Keys, Kind
 from iokeel.fleet.member import Member
 from iokeel.fleet.messages import Delete, Put, text
 from iokeel.fleet.operator import Operator, appoint
@@ -456,3 +456,84 @@ async def test_a_coordinator_reads_many_claims_seldom_however_often_they_change(
         seconds = time.monotonic() - begun
         # A step is one read here, because nobody demands anything; the rest keeps the lease.
         assert member.snapshot().trips - trips <= seconds / participant.pause_s + seconds + 4
+
+
+async def test_hosts_tell_which_rules_they_have(
+    etcd: Etcd, one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    await set_limits(etcd, "acme")
+    operator = Operator(FleetStore(etcd, Me("operator", "o")))
+    async with (
+        running(tmp_path / "a", one_etcd.urls, prefix, ["acme"]) as one,
+        running(tmp_path / "b", one_etcd.urls, prefix, ["acme"], "b") as other,
+    ):
+        one.rules = other.rules = "x"
+        await told(operator, {"a": "x", "b": "x"})
+        other.rules = ""  # a reload
+        await told(operator, {"a": "x", "b": ""})
+
+
+async def told(operator: Operator, rules: dict[str, str]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while (await operator.view()).rules != rules:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.2)
+
+
+async def test_each_tenant_without_a_budget_of_its_own_has_everyones(
+    etcd: Etcd, one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    tenants = [f"t{number}" for number in range(150)]  # more than one question may name
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    store = FleetStore(etcd, Me("operator", "o"))
+    await store.open()
+    await set_budget(store, EVERY_TENANT, Budget(LIMIT))
+    await set_budget(store, BudgetId(Kind.TENANT, "t0"), Budget(300))
+    operator = Operator(store)
+    async with (
+        running(tmp_path / "a", one_etcd.urls, prefix, tenants) as one,
+        running(tmp_path / "b", one_etcd.urls, prefix, tenants, "b") as other,
+    ):
+
+        def held_to(limits: dict[str, int]) -> bool:
+            """Whether both together may do all of each tenant's limit, and no more."""
+            both = [member.granted(tenants) for member in (one, other)]
+            assert all(len(granted) == len(tenants) for granted in both)
+            return all(
+                sum(granted[name].limit or 0 for granted in both) == limit
+                for name, limit in limits.items()
+            )
+
+        rest = dict.fromkeys(tenants[1:], LIMIT)
+        await until(lambda: held_to({"t0": 300, **rest}), PATIENCE_S)
+        view = await operator.view()
+        assert view.budgets[BudgetId(Kind.TENANT, "t7")].counts == Budget(LIMIT)
+        await operator.set_budgets({EVERY_TENANT: Budget(2000)}, {EVERY_TENANT: Budget(LIMIT)})
+        await until(lambda: held_to({"t0": 300, "t1": 2000, "t149": 2000}), PATIENCE_S)
+        own = BudgetId(Kind.TENANT, "t0")
+        await operator.set_budgets({own: None}, {own: Budget(300)})
+        await until(lambda: held_to({"t0": 2000}), PATIENCE_S)
+        await operator.set_budgets({EVERY_TENANT: None}, {EVERY_TENANT: Budget(2000)})
+        await until(lambda: not one.granted(tenants) and not other.granted(tenants), PATIENCE_S)
+
+
+async def test_tenants_that_have_left_are_forgotten_if_they_have_everyones_budget(
+    etcd: Etcd, one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    store = FleetStore(etcd, Me("operator", "o"))
+    await store.open()
+    await set_budget(store, EVERY_TENANT, Budget(LIMIT))
+    here = ["acme", "blue"]
+    async with running(tmp_path, one_etcd.urls, prefix, here) as member:
+
+        def known() -> set[str]:
+            return {budget.name for budget in member.parts.memory.known}
+
+        await until(lambda: known() == {"*", "acme", "blue"}, PATIENCE_S)
+        here.remove("blue")
+        member.parts.participants.pop(BudgetId(Kind.TENANT, "blue"), None)  # once it has left
+        member._listed_at = 0.0
+        await until(lambda: known() == {"*", "acme"}, PATIENCE_S)

@@ -51,6 +51,29 @@ def test_more_reserved_than_there_is_is_told(kind: Kind, shared: Shared | None, 
     ]
 
 
+@pytest.mark.parametrize(
+    ("rules", "said"),
+    [
+        ({}, []),
+        ({"a": "x", "b": "x"}, []),
+        ({"a": "x", "b": "y", "c": "x"}, ["hosts b: have other rules or classes than a, c"]),
+        ({"a": "", "b": "x", "c": "x"}, ["hosts a: have no rules, other than b, c"]),
+        ({"a": "", "b": "x", "c": ""}, ["hosts b: have other rules or classes than a, c"]),
+        (
+            {"a": "x", "b": "x", "c": "", "d": "y"},
+            [
+                "hosts c: have no rules, other than a, b",
+                "hosts d: have other rules or classes than a, b",
+            ],
+        ),
+    ],
+)
+def test_hosts_with_other_rules_than_most_are_named(rules: dict[str, str], said: list[str]) -> None:
+    mend = "give all hosts the same [[rules]] and [classes]"
+    told = [*complaints(FleetView("", {}, {}, rules))]
+    assert told == [f"{each}; {mend}" for each in said]
+
+
 def test_a_hosts_charges_for_tenants_and_storages_are_summed_apart() -> None:
     def charged(amount: int, charge: int) -> BudgetView:
         entry = Entry("i", 200, amount, charge, 200, Stamp("e", 1), None)

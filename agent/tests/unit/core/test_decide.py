@@ -369,6 +369,52 @@ def test_a_drive_of_a_restarted_guest_gets_back_what_its_new_qemu_had(partial: b
     assert [order.limits for order in orders] == [BY_HAND]
 
 
+ANOTHER_AGENTS = ThrottleLimits(iops_total=LIMIT, iops_size=4096)
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("found", [UNLIMITED, BY_HAND])
+def test_a_guest_that_carries_limits_of_an_agents_along_gets_back_what_it_had_before_them(
+    found: ThrottleLimits, restored: bool
+) -> None:
+    state = State()
+    if restored:  # and it ran here before
+        known = DriveSeen(POLICY, None, BY_HAND, abilities=STOCK)
+        state, _ = decide(state, Observation({DRIVE: known}), 0)
+    came = DriveSeen(POLICY, None, ANOTHER_AGENTS, abilities=STOCK, found=found)
+    restarted = [DRIVE.domain] if restored else []
+    state, (order,) = decide(state, Observation({DRIVE: came}, restarted=restarted), NS_PER_S)
+    # The record may be gone by then.
+    ended = DriveSeen(None, None, order.limits, abilities=STOCK)
+    _, orders = decide(state, Observation({DRIVE: ended}), 2 * NS_PER_S)
+    assert [order.limits for order in orders] == [found]
+
+
+@pytest.mark.parametrize("restored", [False, True])
+@pytest.mark.parametrize("policy", [None, DrivePolicy()])
+def test_limits_that_come_along_go_if_nothing_limits_the_guest_here(
+    policy: DrivePolicy | None, restored: bool
+) -> None:
+    state = State()
+    if restored:
+        known = DriveSeen(POLICY, None, BY_HAND, abilities=STOCK)
+        state, _ = decide(state, Observation({DRIVE: known}), 0)
+    came = DriveSeen(policy, None, ANOTHER_AGENTS, abilities=STOCK, found=BY_HAND)
+    restarted = [DRIVE.domain] if restored else []
+    state, (order,) = decide(state, Observation({DRIVE: came}, restarted=restarted), NS_PER_S)
+    assert (order.limits, order.reason) == (BY_HAND, Reason.RELEASED)
+    for in_force in (BY_HAND, ThrottleLimits(iops_total=7)):  # somebody's, later
+        seen = came._replace(in_force=in_force)
+        state, orders = decide(state, Observation({DRIVE: seen}), 2 * NS_PER_S)
+        assert orders == []
+
+
+def test_limits_that_come_along_stay_while_the_policy_cannot_be_told() -> None:
+    came = DriveSeen(UNKNOWN, None, ANOTHER_AGENTS, abilities=STOCK, found=BY_HAND)
+    _, orders = decide(State(), Observation({DRIVE: came}), NS_PER_S)
+    assert orders == []
+
+
 @pytest.mark.parametrize("unread", [False, True])
 @pytest.mark.parametrize("found", [UNLIMITED, BY_HAND])
 def test_a_drive_of_a_restarted_guest_keeps_its_policy_while_that_cannot_be_told(

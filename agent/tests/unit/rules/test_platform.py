@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
 from iokeel.config.load import parse
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.domain import parse_domain
-from iokeel.rules.compose import compose
+from iokeel.libvirt_xml.policy import written_policy
+from iokeel.rules.compose import ByRules, compose, follows_platform
 from iokeel.rules.facts import Facts, facts_of
-from iokeel.rules.platform import NAMESPACE, sold
+from iokeel.rules.platform import NAMESPACE, Found, record_text, sold
 from tests.unit.rules import platforms
 
 QUOTA = "nova.extra.quota:disk_"
@@ -32,8 +36,13 @@ def disk(iotune: str, target: str = "vda", serial: str = "") -> str:
     )
 
 
-def read(xml: str, *, held: bool = False) -> Facts:
+def read(xml: str, held: Mapping[str, Found] | None = None) -> Facts:
     return facts_of(xml, parse_domain(xml), "domain x", held=held)
+
+
+def record_of(facts: Facts) -> str:
+    """Return the record of all that the platform gave."""
+    return record_text(facts.given)
 
 
 def with_record(xml: str, record: str) -> str:
@@ -125,39 +134,90 @@ def test_a_drive_that_nothing_is_sold_for_has_what_the_next_rule_gives() -> None
 def test_with_a_record_iotune_is_ours_and_the_record_is_the_platforms() -> None:
     first = platforms.domain("db1", disks=disk("<total_iops_sec>500</total_iops_sec>"))
     before = read(first)
-    assert before.record is not None
     ours = first.replace("500", "499")  # limits of the agent's
-    after = read(with_record(ours, before.record))
+    after = read(with_record(ours, record_of(before)))
     assert after.drives["vda"]["iotune.total_iops_sec"] == "500"
-    assert after.record is None
     assert after.drives == before.drives
 
 
 def test_a_drive_without_a_limit_stays_one_in_the_record() -> None:
     first = platforms.domain("db1", disks=disk(""))
-    record = read(first).record or ""
+    record = record_of(read(first))
     ours = platforms.domain("db1", disks=disk("<total_iops_sec>500</total_iops_sec>"))
     assert read(with_record(ours, record)).drives["vda"]["iotune"] == "no"
 
 
-def test_limits_from_before_there_was_a_record_are_nobodys() -> None:
-    xml = platforms.domain("db1", disks=disk("<total_iops_sec>500</total_iops_sec>"))
-    facts = read(xml, held=True)
-    assert not any(name.startswith("iotune") for name in facts.drives["vda"])
-    again = read(with_record(xml, facts.record or ""))
+def test_what_this_agent_found_comes_on_record_and_not_its_own_limits() -> None:
+    xml = platforms.domain("db1", disks=disk("<total_iops_sec>499</total_iops_sec>"))
+    found = ThrottleLimits(iops_total=500)
+    facts = read(xml, {"vda": found, "vdz": found})
+    assert facts.drives["vda"]["iotune.total_iops_sec"] == "500"
+    again = read(with_record(xml, record_of(facts)), {"vda": ThrottleLimits(iops_total=1)})
+    assert again.found == {"vda": found}
     assert again.drives == facts.drives
-    assert again.record is None
+
+
+def test_limits_of_the_agents_in_place_of_unknown_ones_are_nobodys() -> None:
+    xml = platforms.domain("db1", disks=disk("<total_iops_sec>500</total_iops_sec>"))
+    facts = read(xml, {"vda": None})
+    assert not any(name.startswith("iotune") for name in facts.drives["vda"])
+    again = read(with_record(xml, record_of(facts)))
+    assert again.drives == facts.drives
     with pytest.raises(PolicyError, match="isn't known"):
         sold(again.of_drive("vda"), "here")
 
 
-def test_a_new_drive_comes_on_record_and_one_that_goes_leaves_it() -> None:
-    """A volume that is attached under the same name is another one."""
-    one = disk("<total_iops_sec>500</total_iops_sec>")
-    record = read(platforms.domain("db1", disks=one)).record or ""
-    two = platforms.domain("db1", disks=one + disk("<total_iops_sec>9</total_iops_sec>", "vdb"))
-    more = read(with_record(two, record)).record or ""
-    assert 'target="vdb" total_iops_sec="9"' in more
-    gone = read(with_record(platforms.domain("db1", disks=one), more)).record or ""
-    assert "vdb" not in gone
-    assert "vda" in gone
+def test_what_a_throttle_group_of_its_own_had_is_on_record() -> None:
+    group = "<throttlegroup><group_name>a</group_name><total_iops_sec>500</total_iops_sec>"
+    xml = platforms.domain(
+        "db1",
+        disks="<disk><target dev='vda'/><throttlefilters><throttlefilter group='a'/>"
+        "</throttlefilters></disk>",
+    ).replace("<devices>", f"<throttlegroups>{group}</throttlegroup></throttlegroups><devices>")
+    facts = read(xml)
+    assert facts.drives["vda"]["iotune.total_iops_sec"] == "500"
+    after = read(with_record(xml.replace("500", "499"), record_of(facts)))
+    assert after.found == {"vda": ThrottleLimits(iops_total=500)}
+    assert after.told == {"vda": ThrottleLimits(iops_total=499)}
+
+
+@pytest.mark.parametrize("value", ["1e3", "-1", "", "9" * 20])
+def test_a_record_that_makes_no_sense_is_of_limits_that_nobody_knows(value: str) -> None:
+    record = f'<found><drive target="vda" total_iops_sec="{value}"/></found>'
+    facts = read(with_record(platforms.domain("db1", disks=disk("")), record))
+    assert facts.found == {"vda": None}
+    assert "iotune" not in facts.drives["vda"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "own", "follows"),
+    [
+        (SOLD, "", True),
+        (SOLD, "<i:drive target='vda' weight='7'/>", True),
+        (SOLD, "<i:drive target='vda' limit='7'/>", False),
+        (SOLD, "<i:drive target='vdb' limit='7'/>", True),
+        ('[[rules]]\nname = "a"\nclass = "bronze"\n' + SOLD, "", False),
+        ('[[rules]]\nname = "a"\n[[rules.drives]]\nlimit = 9\n' + SOLD, "", False),
+        (SOLD.replace("[[rules.drives]]", "[[rules.drives]]\nlimit = 9\n[[rules.drives]]"), "",
+         False),
+        ('[[rules]]\nname = "a"\n[[rules.drives]]\nweight = 9', "", False),
+        ('[[rules]]\nname = "a"\nclass = "bronze"', "", False),
+    ],
+)  # fmt: skip
+def test_a_drive_follows_its_platform_unless_something_before_gives_its_limit(
+    rules: str, own: str, follows: bool
+) -> None:
+    about = f"<i:policy xmlns:i='urn:iokeel:policy:1'>{own}</i:policy>"
+    xml = platforms.domain("db1", about, disk(""))
+    config = parse(rules.encode(), "agent.toml")
+    facts = read(xml)
+    fit = config.rules.fit(facts, config.classes, "x")
+    known = ByRules(facts, fit, written_policy(xml, "x"))
+    assert follows_platform(known, "vda") == follows
+
+
+def test_a_drive_with_a_quota_of_its_flavor_follows_that() -> None:
+    config = parse(SOLD.encode(), "agent.toml")
+    facts = Facts({f"{QUOTA}total_iops_sec": "70"}, {"vda": {"target": "vda", "iotune": "no"}})
+    fit = config.rules.fit(facts, config.classes, "x")
+    assert not follows_platform(ByRules(facts, fit), "vda")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from itertools import product
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
 from iokeel.libvirt_xml.domain import parse_domain
 from iokeel.rules.compose import Composed, compose
 from iokeel.rules.facts import Facts, facts_of
+from iokeel.rules.never import why_never
 from iokeel.rules.patterns import Patterns
 from iokeel.rules.rule import Rule, Rules
 from tests.unit.rules import platforms
@@ -226,6 +228,79 @@ def test_a_rule_after_one_that_leaves_it_nothing_is_told() -> None:
     assert len(complaints(none + late + 'tenant = "acme"\n')) == 1
     template = every.replace("gold", "{nova.extra.x}")
     assert complaints(template + late) == [], "it may make no class"
+
+
+@pytest.mark.parametrize(
+    ("when", "drives", "said"),
+    [
+        ('name = ["db1", "!db*"]', "", "name fits 'db1' only where '!db*' excludes it"),
+        ('name = ["db*", "dc*", "!d*"]', "", "name fits 'db*' only where '!d*' excludes it"),
+        ('name = ["d?[1]", "!d?[1]"]', "", "name fits 'd?[1]' only where '!d?[1]' excludes it"),
+        ('name = "!*"', "", "name fits '*' only where '!*' excludes it"),
+        ('name = ["db1", "!db?"]', "", "name fits 'db1' only where '!db?' excludes it"),
+        ('name = ["db*", "a", "!db*"]', "", None),
+        ('name = ["d*", "!db*"]', "", None),
+        ('name = ["d*", "!d?*"]', "", None),  # d itself
+        ('name = ["db?", "!db??"]', "", None),
+        ('name = ["!a", "!b"]', "", None),
+        ('"nova.flavor" = "a", "one.gname" = "b"', "",
+         "nova.flavor and one.gname are facts of two platforms, and no guest has both"),
+        ('"nova.flavor" = "a", "panel.plan" = "b"', "", None),
+        ('"nova.flavor" = "a"', '"ovirt.domain" = "b"',
+         "nova.flavor and ovirt.domain are facts of two platforms, and no guest has both"),
+        ('"nova.flavor" = "a"', '"iotune.total_iops_sec" = "7"', None),
+        ("", 'size_gb = ">100"', "size_gb is a number, and '>100' is none"),
+        ("", 'size_gb = ["1*", "[5-9]?"]', None),
+        ("", '"iotune.total_iops_sec" = "5k"',
+         "iotune.total_iops_sec is a number, and '5k' is none"),
+        ('"nova.flavor" = "io1.*"', '"nova.flavor" = "m1.large"',
+         "the rule asks for 'io1.*' as nova.flavor, and this table for 'm1.large'"),
+        ('"nova.flavor" = "io1.*"', '"nova.flavor" = "io2.*"',
+         "the rule asks for 'io1.*' as nova.flavor, and this table for 'io2.*'"),
+        ('"nova.flavor" = "io1.*"', '"nova.flavor" = "io*"', None),
+        ('"nova.flavor" = "io1.*"', '"nova.flavor" = "!io1.large"', None),
+    ],
+)  # fmt: skip
+def test_what_never_fits_is_told(when: str, drives: str, said: str | None) -> None:
+    text = f'[[rules]]\nname = "a"\nwhen = {{{when}}}\n'
+    text += f"[[rules.drives]]\nwhen = {{{drives}}}\nlimit = 5\n"
+    where = "rule a, [[rules.drives]] 1" if drives else "rule a"
+    told = f"{where}: never fits: {said}; correct when, or remove the table"
+    assert complaints(text) == ([] if said is None else [told])
+
+
+def test_a_platforms_prefix_that_is_mistyped_is_told() -> None:
+    text = '[[rules]]\nname = "a"\nwhen = {"nvoa.flavor" = "io1"}\nclass = "gold"'
+    said = "nvoa.flavor is a fact of your own files; did you mean 'nova.flavor'?"
+    assert complaints(text) == [f"rule a: {said}"]
+    assert complaints(text.replace("nvoa", "panel")) == []
+
+
+@given(
+    st.lists(st.text("ab*?!", min_size=1, max_size=4), min_size=1, max_size=4),
+    st.lists(st.text("ab*?!", min_size=1, max_size=4), min_size=1, max_size=4),
+)
+def test_nothing_that_fits_a_text_is_said_never_to(one: list[str], other: list[str]) -> None:
+    mine, theirs = {"name": Patterns(tuple(one))}, {"name": Patterns(tuple(other))}
+    if why_never(mine, theirs) is not None:
+        texts = ("".join(t) for n in range(5) for t in product("ab!", repeat=n))
+        assert not any(mine["name"].fit(t) and theirs["name"].fit(t) for t in texts)
+
+
+def test_a_digest_is_that_of_what_rules_give() -> None:
+    one = '[[rules]]\nname = "a"\nwhen = {name = "x", title = "y"}\nclass = "gold"\n'
+    trust = '[policy]\ntrust = ["title"]\n'
+    digest = config(trust + one).rules.digest
+    assert digest
+    same = one.replace('name = "x", title = "y"', 'title = ["y"], name = ["x"]')
+    assert config(trust + same + "[agent]\ntick_seconds = 2").rules.digest == digest
+    others = [
+        one.replace("gold", "silver"),
+        one + '[[rules]]\nname = "b"\nclass = "gold"',
+        one + "[classes.gold]\nlimit = 9",
+    ]
+    assert len({digest, *(config(trust + each).rules.digest for each in others)}) == 4
+    assert config("[classes.gold]\nlimit = 9").rules.digest == ""
 
 
 def test_the_configuration_says_what_rules_there_are() -> None:

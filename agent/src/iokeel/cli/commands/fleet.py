@@ -146,14 +146,14 @@ def _share_values(budget: BudgetId, known: BudgetView) -> dict[str, object]:
     amount = "limit_iops" if budget.kind is Kind.TENANT else "capacity_iops"
     return {
         budget.kind.value: budget.name,
-        amount: known.budget.amount if known.budget else None,
+        amount: known.counts.amount if known.counts else None,
         "hosts": share_rows(known),
     }
 
 
 def _about(name: BudgetId, known: BudgetView, charged: int) -> str:
     """Return a budget in a sentence or two. charged: to all hosts."""
-    budget = known.budget
+    budget = known.counts
     if budget is None:
         return f"{name} isn't set in the fleet"
     usable = budget.amount

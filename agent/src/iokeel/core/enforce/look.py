@@ -14,6 +14,7 @@ from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.values.observation import DriveSeen, Reason
 from iokeel.core.values.policy import UNKNOWN
 from iokeel.core.values.state import (
+    NEW,
     NOT_DIVIDED,
     DriveState,
     Finding,
@@ -57,7 +58,7 @@ def look(
         return kept, None
     if policy is None or allowed is None:
         timed = policy is not None and needs_times(known, storage)
-        return _release(known, seen, timed=timed)
+        return _release(before, known, seen, timed=timed)
     finding, misfit = pricing.look_at_prices(known, policy, model, split_size, now_ns)
     reason = _reason(before, known, seen, finding, misfit, allowed, now_ns)
     held = known.pricing.rate or allowed
@@ -208,11 +209,11 @@ def _sent(
     if limits == seen.in_force and reason not in _RENEWED and not hides_curve:
         # As after a restart of the agent: they are in force already.
         last = before._replace(limits=limits, reason=reason, credit_s=credit_s, group=group)
-        return last, False
+        return last._replace(found=seen.found) if is_first else last, False
     return Sent(
         limits=limits,
         replaced=before.limits,
-        found=seen.in_force if is_first else before.found,
+        found=before_ours(seen) if is_first else before.found,
         at_ns=now_ns,
         reason=reason,
         credit_s=credit_s,
@@ -221,6 +222,19 @@ def _sent(
         carried_out=before.carried_out,
         group=group,
     ), True
+
+
+def _is_new(before: DriveState) -> bool:
+    """Return whether a drive is looked at for the first time since its QEMU began."""
+    return before is NEW or (before.sent.limits is None and before.sent.found is not None)
+
+
+def before_ours(seen: DriveSeen) -> ThrottleLimits | None:
+    """Return the limits that a drive of a QEMU new to this agent had before any agent's.
+
+    None if they aren't known. A guest that has migrated or was restored has those that it had.
+    """
+    return seen.in_force if seen.found is None else seen.found
 
 
 def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
@@ -232,7 +246,8 @@ def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
     """
     sent, in_force = known.sent, seen.in_force
     ours = any(in_force in (limits, limits.stock) for limits in sent.ours)
-    fits = ours or in_force in (sent.found, UNLIMITED)
+    came_along = sent.limits is None and seen.found is not None
+    fits = ours or came_along or in_force in (sent.found, UNLIMITED)
     return known.pricing.base is None and not (in_force is not None and fits)
 
 
@@ -266,7 +281,7 @@ def _stays(known: DriveState, seen: DriveSeen, model: CostModel) -> bool:
 
 
 def _release(
-    known: DriveState, seen: DriveSeen, *, timed: bool
+    before: DriveState, known: DriveState, seen: DriveSeen, *, timed: bool
 ) -> tuple[DriveState, tuple[ThrottleLimits, Reason] | None]:
     """Give a drive that has lost its policy or its limit the limits that it had before.
 
@@ -287,7 +302,10 @@ def _release(
         vm=known.vm,
     )
     sent, in_force = known.sent, seen.in_force
-    found = sent.found or UNLIMITED
+    # A record follows its platform, but it doesn't follow a move to another group.
+    found = (None if seen.group else seen.found) or sent.found or seen.found or UNLIMITED
+    if sent.limits is None and seen.found not in (None, in_force) and _is_new(before):
+        sent = sent._replace(limits=in_force)  # an agent's that came along with the guest
     if sent.limits is None:
         if not timed or in_force is None or in_force.latency:
             return bare, None

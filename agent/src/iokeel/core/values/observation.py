@@ -24,6 +24,7 @@ class DriveSeen(NamedTuple):
     promise to all drives of its VM together. default: the policy of a drive that is new if
     `policy` is UNKNOWN; None if that can't be told either. group: the throttle group that its
     limits hold, which others of its VM may share; "" for one of its own; None if that isn't known.
+    found: the limits from before any agent's, as its VM carries them along; None if it doesn't.
     """
 
     policy: DrivePolicy | UnknownPolicy | None
@@ -36,6 +37,7 @@ class DriveSeen(NamedTuple):
     vm: VmPolicy | None = None
     default: DrivePolicy | None = None
     group: str | None = None
+    found: ThrottleLimits | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,7 +90,7 @@ def describe(connection: Any, name: str) -> Description:
     xml = parse_domain(text, f"domain {name}")
     # Its XML may not have the name to the letter: a carriage return in it reads as a line's end.
     xml = replace(xml, name=name)
-    limits = {disk.target: _told(xml, disk) for disk in xml.drives}
+    limits = {disk.target: xml.told(disk) for disk in xml.drives}
     return Description(xml, _with_policy(handle, text), handle.ID(), limits)
 
 
@@ -106,13 +106,6 @@ def _with_policy(handle: Any, text: str) -> str:
     except PolicyError:
         pass  # as is told when the policy is read
     return text
-
-
-def _told(xml: DomainXml, disk: Disk) -> ThrottleLimits | None:
-    """Return a disk's limits as libvirt was told them last; None if unknown."""
-    if not disk.throttle_groups:
-        return disk.iotune
-    return xml.throttle_groups.get(own_group(xml.disks, disk) or disk.throttle_groups[0])
 
 
 def is_volume(disk: Disk) -> bool:

@@ -74,7 +74,8 @@ class LimitsInForce:
     """Sets the limits of domains' drives, and notes in the domains which are in force.
 
     domains: those that run, by name, as their reader keeps them. changed: called with the name of a
-    domain that has to be read again.
+    domain that has to be read again. follows_platform: whether a drive's limit is what others than
+    the agent set.
     """
 
     def __init__(
@@ -83,11 +84,14 @@ class LimitsInForce:
         calls: Calls,
         news: SourceNews,
         changed: Callable[[str], None],
+        follows_platform: Callable[[DriveId], bool] = lambda _: False,
     ) -> None:
         self._domains = domains
         self._calls = calls
         self._news = news
         self._changed = changed
+        self._follows_platform = follows_platform
+        self._failed: dict[DriveId, set[ThrottleLimits]] = {}  # those that may be set late
         # By domain and target, of the groups that there are, as they came last.
         self._limits: dict[str, dict[str, bytes]] = {}
         self._reached: dict[DriveId, QmpDrive] = {}  # as QMP reaches them; by set_limits
@@ -164,7 +168,10 @@ class LimitsInForce:
             yield
         except IokeelError:
             self._fallbacks.pop(drive, None)
+            self._failed.setdefault(drive, set()).update(each.stock for each in both if each)
             raise
+        else:
+            self._failed.pop(drive, None)  # any that was late came before
         finally:
             self._orders[drive.domain] += 1
             setting.remove(both)
@@ -177,11 +184,17 @@ class LimitsInForce:
         """Forget a domain that no longer runs."""
         self._limits.pop(name, None)
         self._tunings.pop(name, None)
-        for drive in [d for d in (*self._reached, *self._fallbacks) if d.domain == name]:
+        kept = (*self._reached, *self._fallbacks, *self._failed)
+        for drive in [drive for drive in kept if drive.domain == name]:
             self._reached.pop(drive, None)
+            self._failed.pop(drive, None)
             self._fallbacks.pop(drive, None)
         if not any(drive.domain == name for drive in self._setting):
             self._orders.pop(name, None)
+
+    def may_be_set(self, drive: DriveId, limits: ThrottleLimits | None) -> bool:
+        """Return whether an order that failed may have set these limits after all."""
+        return limits is not None and limits.stock in self._failed.get(drive, ())
 
     def orders(self) -> Mapping[str, int]:
         """Return a count by domain, which is another one once limits are set or being set."""
@@ -241,7 +254,9 @@ class LimitsInForce:
         changed = known.in_force != in_force
         if all(limits != ours for ours, _ in setting) if setting else changed:
             self._tunings[name] += 1
-        if changed:
+        if changed and self._follows_platform(drive):
+            self._changed(name)  # not to be put back before it is read
+        elif changed:
             self._reached.pop(drive, None)  # its group may be another one now
             self._note(drive, in_force)
             self._news.on_change(name)

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import (
     OBSERVE,
     UNKNOWN,
@@ -35,12 +37,14 @@ from iokeel.rules.compose import (
     ByRules,
     Composed,
     compose,
+    follows_platform,
     last_of,
     subject_of,
     with_rest_of,
 )
 from iokeel.rules.facts import facts_of
 from iokeel.rules.facts_folder import FactsFolder
+from iokeel.rules.platform import Found, record_text
 from iokeel.rules.rule import OWN, Fit, Rules
 from iokeel.words.quoting import few
 
@@ -60,9 +64,10 @@ class Policies:
 
     classes: those that a policy can name. ceilings, rules: this host's. files: of facts that the
     operator adds; None if there are none. sizes: of domains' drives, by name and target, in bytes,
-    if rules go by them. last_good: the last good
-    policy of each domain that runs or is defined, by its UUID: a name may pass to another domain.
-    One that an older version saved without a UUID is by name until its domain is read.
+    if rules go by them. held: what drives with limits of this agent's had before these, in the same
+    way. adopted: what their platform has set since, which isn't on record yet. last_good: the last
+    good policy of each domain that runs or is defined, by its UUID: a name may pass to another
+    domain. One that an older version saved without a UUID is by name until its domain is read.
     """
 
     def __init__(
@@ -76,6 +81,8 @@ class Policies:
         self.rules = Rules()
         self.files: FactsFolder | None = None
         self.sizes: dict[str, Mapping[str, int]] = {}
+        self.held: dict[str, Mapping[str, Found]] = {}
+        self.adopted: dict[str, Mapping[str, ThrottleLimits]] = {}
         self._seen: dict[str, _Seen] = {}
         self._last_good = last_good
         self._news = news
@@ -91,6 +98,8 @@ class Policies:
         """
         self._seen = {name: seen for name, seen in self._seen.items() if name in there}
         self.sizes = {name: sizes for name, sizes in self.sizes.items() if name in there}
+        self.held = {name: held for name, held in self.held.items() if name in there}
+        self.adopted = {name: each for name, each in self.adopted.items() if name in there}
         for gone in self.others(there):
             del self._last_good[gone]
 
@@ -99,31 +108,66 @@ class Policies:
         seen = self._seen.get(name)
         return None if seen is None else seen.by_rules
 
-    def record(self, name: str) -> str | None:
-        """Return what is to be put on record of a domain's limits, before it gets any of ours.
+    def record(self, name: str, free: Collection[str]) -> str | None:
+        """Return what is to be on record of a domain's limits from before the agent's; "" for none.
 
-        None if all is on record, or if rules give it nothing; "" if its record has served its end.
+        None if it is. free: the targets of drives that certainly have no limits of an agent's.
         """
-        known = self.by_rules(name)
-        if known is None:
+        if (known := self.by_rules(name)) is None:
             return None
-        if self._gives(known):
-            return known.facts.record
-        return "" if known.facts.is_restored else None
+        facts, held = known.facts, self.held.get(name, {})
+        found = {
+            target: limits
+            for target, limits in facts.given.items()
+            if (target in held or (target in facts.found and target not in free))
+            and (limits != facts.told[target] or target in self.adopted.get(name, ()))
+        }
+        return None if found == facts.found else record_text(found)
 
-    def has_idle_record(self, name: str) -> bool:
-        """Return whether limits of a domain are on record, though rules give it nothing."""
+    def changes_record(self, drive: DriveId, limits: ThrottleLimits) -> bool:
+        """Return whether a drive's record has to follow, now that it has these limits."""
+        if (known := self.by_rules(drive.domain)) is None:
+            return False
+        found, target = known.facts.found, drive.target
+        return found[target] == limits if target in found else target in known.facts.told
+
+    def found(self, name: str) -> Mapping[str, Found]:
+        """Return the limits of a domain's drives that are on record, by target."""
         known = self.by_rules(name)
-        return known is not None and known.facts.has_record and not self._gives(known)
+        return {} if known is None else {**known.facts.found, **self.adopted.get(name, {})}
+
+    def given(self, name: str) -> Mapping[str, Found]:
+        """Return the limits that a domain's platform gave its drives, by target."""
+        known = self.by_rules(name)
+        return {} if known is None else known.facts.given
+
+    def follows_platform(self, drive: DriveId) -> bool:
+        """Return whether a drive's limit is the one that its platform sets, if it does."""
+        known = self.by_rules(drive.domain)
+        return known is not None and follows_platform(known, drive.target)
+
+    def adopt(self, name: str, limits: Mapping[str, ThrottleLimits]) -> bool:
+        """Take limits that drives have for their platform's, of those that follow it.
+
+        Return whether there are any that are news.
+        """
+        if (known := self.by_rules(name)) is None:
+            return False
+        given = known.facts.given
+        new = {
+            target: found
+            for target, found in limits.items()
+            if follows_platform(known, target) and given.get(target) != found
+        }
+        if new:
+            log.info("%s: its platform has set other limits for %s", name, few(sorted(new)))
+            self.adopted[name] = {**self.adopted.get(name, {}), **new}
+        return bool(new)
 
     def observes(self, policy: ToldPolicy | None) -> bool:
         """Return whether a guest with this policy is only observed."""
         mode = None if policy is None else policy.mode
         return (mode or self.rules.mode) == OBSERVE
-
-    def _gives(self, known: ByRules) -> bool:
-        """Return whether rules give a guest something that is enforced."""
-        return bool(known.made.sources) and not self.observes(known.made.policy)
 
     def may_have(self, xml: DomainXml, text: str) -> bool:
         """Return whether a domain may have a policy, had one, or is below a ceiling.
@@ -210,17 +254,18 @@ class Policies:
         if self.files is not None:
             self.files.read()
         version = 0 if self.files is None else self.files.version
-        sizes = self.sizes.get(xml.name, {})
-        digest = hash((text, xml.targets, version, *sizes.items()))
+        sizes, held = self.sizes.get(xml.name, {}), self.held.get(xml.name, {})
+        adopted = self.adopted.get(xml.name, {})
+        digest = hash((text, xml.targets, version, *sizes.items(), *held.items(), *adopted.items()))
         seen = self._seen.get(xml.name)
         if seen is None or seen.digest != digest or seen.rules is not self.rules:
             known = seen is not None and seen.digest == digest
             self._seen.pop(xml.name, None)
-            last = self._last_good.get(xml.uuid or xml.name)
-            held = last is not None and not last.sources  # by an agent that kept no record
             facts = seen.by_rules.facts if seen and known else None
             if facts is None:
-                facts = facts_of(text, xml, _where(xml), held=held, sizes=sizes)
+                facts = facts_of(text, xml, _where(xml), held=held, adopted=adopted, sizes=sizes)
+                kept = {t: each for t, each in adopted.items() if facts.found.get(t) != each}
+                self.adopted[xml.name] = kept
                 facts = facts if self.files is None else self.files.added(facts)
             fit = self.rules.fit(facts, self.classes, _where(xml))
             seen = self._seen[xml.name] = _Seen(digest, self.rules, ByRules(facts, fit))

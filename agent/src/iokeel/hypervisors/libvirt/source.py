@@ -48,6 +48,7 @@ from iokeel.hypervisors.libvirt.readings import (
     read_all,
     sizes_of,
 )
+from iokeel.hypervisors.libvirt.record import free, held, set_by_platform
 from iokeel.hypervisors.pace import delays
 from iokeel.hypervisors.qemu.bounds import Budget
 from iokeel.hypervisors.rests import Rests
@@ -93,10 +94,14 @@ class LibvirtSource(SourceNews):
         self._saving: set[str] = set()
         self._changes = Changes(self._read)
         self._calls = Calls(uri)
-        self._limits = LimitsInForce(self._domains, self._calls, self, self.announce)
         self._policies = Policies(classes, policies, self)
+        follows = self._policies.follows_platform
+        self._limits = LimitsInForce(self._domains, self._calls, self, self.announce, follows)
         self._budgets: dict[str, Budget] = {}  # of new hidden drives
-        self._policies.ceilings, self._policies.rules = ceilings, Rules() if rules is None else rules
+        self._unwritten: set[str] = set()  # domains whose record can't be written so far
+        self._policies.ceilings = ceilings
+        if rules is not None:
+            self._policies.rules = rules
         self._policies.files = None if facts_dir is None else FactsFolder(facts_dir)
         self._hidden = HiddenCounters(self._domains, self._calls)
         self._set_past = SetPast(self._domains, self._calls, self._limits, self.announce)
@@ -252,7 +257,7 @@ class LibvirtSource(SourceNews):
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force: see LimitsInForce."""
         await self._limits.set_limits(drive, limits, timeout_s)
-        if self._policies.has_idle_record(drive.domain):
+        if drive.domain not in self._unwritten and self._policies.changes_record(drive, limits):
             self.announce(drive.domain)
 
     async def jobs(self, domain: str, timeout_s: float) -> list[BlockJob]:
@@ -380,6 +385,14 @@ class LibvirtSource(SourceNews):
         last_read = before = self._domains.get(name)
         if before is not None and (before.id != number or before.info.process != process):
             before = None  # another QEMU, with libvirt's own limits
+        known = {
+            disk.target: drive
+            for disk in xml.disks
+            if (drive := self.known_of(DriveId(name, disk.target), process)) is not None
+        }
+        self._policies.held[name] = held(xml, known)
+        if before is None:
+            self._policies.adopted.pop(name, None)
         hidden = before.xml.hidden if before is not None else ()
         if before is None and xml.has_arguments and self._policies.may_have(xml, text):
             try:
@@ -400,14 +413,6 @@ class LibvirtSource(SourceNews):
         would = None
         if self._policies.observes(policy):
             policy, would = None, policy
-        if (record := self._policies.record(name)) is not None:
-            try:
-                await self._put_on_record(name, record)
-            except IokeelError as error:
-                if record:  # no limit of ours takes the place of unknown ones
-                    self._failed(name, error)
-                    return
-                log.debug("%s", error)  # an old record harms nobody; the next reading tries again
         abilities = before.abilities if before is not None else None
         if abilities is None and has_policy(policy, [drive.target for drive in xml.drives]):
             try:
@@ -415,10 +420,11 @@ class LibvirtSource(SourceNews):
             except ConnectionLost:
                 return
         refused = None
+        in_qemu: Mapping[str, ThrottleLimits | None] = {}
         if abilities is not None:  # libvirt may not know what its QEMU has
             try:
-                limits, hidden = await self._ask_drives(name, xml)
-                told |= limits
+                in_qemu, hidden = await self._ask_drives(name, xml)
+                told |= in_qemu
             except QueryRefused as error:
                 refused = error
                 self.errors["refused"] += 1
@@ -432,7 +438,13 @@ class LibvirtSource(SourceNews):
         )
         # If limits are newer than the reading, they may be of the group before.
         overtaken = before is not None and self._limits.changes(name) != changes
+        if not overtaken:
+            new = set_by_platform(xml, known, in_qemu, self._policies.given(name))
+            late = {t for t in new if self._limits.may_be_set(DriveId(name, t), told[t])}
+            if self._policies.adopt(name, {t: new[t] for t in new.keys() - late}):
+                policy, policy_error = self._policies.read(xml, text, last)
         newer = before.info.drives if before is not None and overtaken else {}
+        found = self._policies.found(name)
         drives = {
             disk.target: DriveInfo(
                 disk.target,
@@ -441,6 +453,7 @@ class LibvirtSource(SourceNews):
                 abilities,
                 disk.beneath,
                 newer[disk.target].group if disk.target in newer else disk.group,
+                found.get(disk.target),
             )
             for disk in xml.drives
         }
@@ -452,6 +465,8 @@ class LibvirtSource(SourceNews):
         self._note(Domain(xml, info, number, abilities, refused), before)
         if self._limits.changes(name) != changes or hidden != was_hidden:
             self.announce(name)  # limits may have changed after they were read, or drives come
+        if (record := self._policies.record(name, free(known))) is not None:
+            await self._put_on_record(name, record)
 
     async def _sizes(self, name: str) -> Mapping[str, int]:
         """Return the sizes of a domain's disks in bytes, by target."""
@@ -469,17 +484,28 @@ class LibvirtSource(SourceNews):
     async def _put_on_record(self, name: str, record: str) -> None:
         """Write the limits that a domain has from its platform into its live metadata.
 
-        record: "" for none.
+        record: "" for none. If it can't be written, the next reading tries again.
         """
         element, live = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE
-        await self._calls.call_domain(
-            name,
-            lambda connection: connection.lookupByName(name).setMetadata(
-                element, record or None, KEY, FOUND, live
-            ),
-            _CALL_TIMEOUT_S,
-            "record of its limits",
-        )
+        try:
+            await self._calls.call_domain(
+                name,
+                lambda connection: connection.lookupByName(name).setMetadata(
+                    element, record or None, KEY, FOUND, live
+                ),
+                _CALL_TIMEOUT_S,
+            )
+        except IokeelError as error:
+            if name not in self._unwritten:
+                self._unwritten.add(name)
+                log.warning(
+                    "%s: the limits from before the agent can't be written into its metadata,"
+                    " so only this host knows them: %s",
+                    name,
+                    error.what,
+                )
+        else:
+            self._unwritten.discard(name)
 
     async def forget_records(self, held: Collection[str]) -> None:
         """Remove the records of what was found, but for those of VMs that are still held."""
@@ -602,5 +628,6 @@ class LibvirtSource(SourceNews):
         self._changes.forget(name)
         self._limits.forget(name)
         self._budgets.pop(name, None)
+        self._unwritten.discard(name)
         if self._domains.pop(name, None) is not None:
             self.on_change(name)

@@ -48,6 +48,11 @@ def _info(snapshot: Snapshot) -> Iterator[Sample]:
         yield (*name, *(text or "" for text in more)), 1
 
 
+def _rules(snapshot: Snapshot) -> Iterator[Sample]:
+    if snapshot.fleet is not None:
+        yield (snapshot.fleet.rules,), 1
+
+
 def _refused(fleet: FleetSnapshot) -> int:
     budgets = (*fleet.tenants.values(), *fleet.storages.values())
     return sum(budget.report.error is not None for budget in budgets)
@@ -504,6 +509,17 @@ METRICS = (
         "Tenants and storages whose last step here was refused, as all are if etcd is full, or that"
         " still charge this host's former name.",
         _refused,
+    ),
+    Metric(
+        Description(
+            "iokeel_fleet_rules_info",
+            Kind.GAUGE,
+            "always 1",
+            "1, with a digest of the host's rules and classes, which is the same on hosts that have"
+            " the same; empty without rules.",
+            ("digest",),
+        ),
+        _rules,
     ),
     of_fleet(
         "coordinated_tenants",

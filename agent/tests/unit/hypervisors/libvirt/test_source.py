@@ -14,15 +14,18 @@ from typing import Any
 import libvirt
 import pytest
 
+from iokeel.config.load import parse
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.curve import DEFAULT_CURVE
 from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimits
 from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, LastGood
+from iokeel.core.values.state import DriveState, Finding, Sent, Verdict
 from iokeel.errors import ConnectionLost, LimitsRejected, PolicyError
 from iokeel.host.process import Process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.hypervisors.source import DriveInfo
+from iokeel.libvirt_xml.domain import LIBVIRT_NAMES
 from testing.hypervisors.abilities import PATCHED
 from testing.hypervisors.iotune import inserted, iotune
 from testing.hypervisors.libvirt_error import refusal
@@ -91,6 +94,8 @@ class Host:
         self.state: dict[str, int] = {}
         self.hidden: list[str] = []  # drives that its XML lacks
         self.hidden_limits: dict[str, object] = {}
+        self.sets: int | None = None  # the same for limits
+        self.writes: int | None = None  # libvirt's number of an error; None: its metadata is taken
 
     def ask(self, _handle: object) -> Abilities | None:
         self.asked += 1
@@ -160,6 +165,14 @@ class Host:
         assert namespace == "urn:iokeel:policy:1"
         return self.own_policy
 
+    def setMetadata(self, kind: int, text: str | None, key: str, uri: str, flags: int) -> None:
+        assert (kind, key, uri, flags) == (2, "iokeel-found", "urn:iokeel:found:1", 1)
+        if self.writes is not None:
+            raise refusal(self.writes)
+        record = (text or "").replace("<found", f"<found xmlns='{uri}'")
+        self.xml = re.sub("<found.*</found>", "", self.xml)
+        self.xml = self.xml.replace("<metadata>", f"<metadata>{record}")
+
     # Its storage pool, and the volume in it
 
     def storagePoolLookupByName(self, _name: str) -> Host:
@@ -177,6 +190,8 @@ class Host:
         return "/nfs/a.raw"
 
     def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
+        if self.sets is not None:
+            raise refusal(self.sets)
         self.tuned = {name: value for name, value in values.items() if value}
         self.limits.append(self.tuned)
 
@@ -311,6 +326,203 @@ async def followed(source: LibvirtSource) -> AsyncIterator[LibvirtSource]:
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        libvirt.VIR_ERR_OPERATION_DENIED,
+        libvirt.VIR_ERR_OPERATION_INVALID,
+        libvirt.VIR_ERR_OPERATION_TIMEOUT,
+        libvirt.VIR_ERR_RPC,
+    ],
+)
+async def test_a_guest_whose_record_cannot_be_written_is_held_and_has_it_once_it_can(
+    host: Host, error: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    rules = parse(b'[[rules]]\nname = "a"\n[[rules.drives]]\nlimit = "platform"', "x").rules
+    host.writes = error
+    host.xml = re.sub("<policy.*</policy>", "", host.xml).replace(
+        "<alias", f"{IOTUNE.format(700)}<alias"
+    )
+    source = LibvirtSource("qemu:///system", {}, {}, rules=rules)
+    async with followed(source):
+        policy = source.vms()["db1"].policy
+        assert policy is not None
+        assert policy.for_drive("vda") == DrivePolicy(limit=700)
+
+        # Limits of ours are in force now, and libvirt tells of them.
+        state = DriveState(sent=Sent(EXACT, found=ThrottleLimits(iops_total=700)))
+        source.known_of = lambda drive, _: state if drive == VDA else None
+        host.xml = host.xml.replace(">700<", ">300<")
+        await source.resync()
+        assert source.vms()["db1"].policy == policy
+        told = [m for m in caplog.messages if "only this host knows them" in m]
+        assert len(told) <= 1, "once an hour"
+
+        host.writes = None
+        await until(lambda: not source._calls.heard_of(["db1"]))
+        await source.resync()
+        await source.resync()
+        assert 'total_iops_sec="700"' in host.xml
+        assert source.vms()["db1"].policy == policy
+        assert source.vms()["db1"].drives["vda"].found == ThrottleLimits(iops_total=700)
+
+
+PLATFORM = parse(b'[[rules]]\nname = "a"\n[[rules.drives]]\nlimit = "platform"', "x").rules
+CARRIED_OUT = Sent(ANY_QEMU, replaced=EXACT, found=ThrottleLimits(iops_total=700),
+                   carried_out=ANY_QEMU)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("libvirts", "qemus", "sent", "adopted"),
+    [
+        (250, 250, CARRIED_OUT, 250),
+        (250, 300, CARRIED_OUT, 700),  # as after a snapshot-revert
+        (300, 250, CARRIED_OUT, 700),  # past libvirt
+        (300, 300, CARRIED_OUT, 700),  # the agent's own
+        (250, 250, CARRIED_OUT._replace(carried_out=None), 700),  # another agent's, perhaps
+        (250, 250, CARRIED_OUT._replace(limits=ThrottleLimits(iops_total=250)), 700),
+        (250, 250, CARRIED_OUT._replace(replaced=ThrottleLimits(iops_total=250)), 700),
+        (0, 0, CARRIED_OUT, None),
+    ],
+)
+async def test_what_a_platform_sets_at_run_time_is_the_new_figure_and_comes_on_record(
+    host: Host, libvirts: int, qemus: int, sent: Sent, adopted: int | None
+) -> None:
+    host.xml = re.sub("<policy.*</policy>", "", host.xml)
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    source = LibvirtSource("qemu:///system", {}, {}, rules=PLATFORM)
+    async with followed(source):
+        source.known_of = lambda *_: DriveState(sent=sent)
+        host.xml = host.xml.replace(">700<", f">{libvirts}<")
+        host.tuned = {"total_iops_sec": qemus} if qemus else {}
+        for _ in range(3):
+            await source.resync()
+        policy = source.vms()["db1"].policy
+        assert policy is not None
+        assert policy.for_drive("vda") == DrivePolicy(limit=adopted)
+        assert source.vms()["db1"].drives["vda"].found == ThrottleLimits(iops_total=adopted)
+
+
+async def test_limits_of_an_order_that_failed_are_not_taken_for_the_platforms(
+    host: Host,
+) -> None:
+    """It may be carried out late."""
+    host.xml = re.sub("<policy.*</policy>", "", host.xml)
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    source = LibvirtSource("qemu:///system", {}, {}, rules=PLATFORM)
+    async with followed(source):
+        source.known_of = lambda *_: DriveState(sent=CARRIED_OUT)
+        late = ThrottleLimits(iops_total=250, iops_size=4096)
+        host.sets = libvirt.VIR_ERR_OPERATION_FAILED
+        with pytest.raises(LimitsRejected):
+            await source.set_limits(VDA, late, 10)
+        await until(lambda: not source._changes._stale)
+        both = "<iotune><total_iops_sec>250</total_iops_sec><size_iops_sec>4096</size_iops_sec>"
+        host.xml = re.sub("<iotune>.*<alias", f"{both}</iotune><alias", host.xml)
+        host.tuned = {"total_iops_sec": 250, "size_iops_sec": 4096}
+        await source.resync()
+        policy = source.vms()["db1"].policy
+        assert policy is not None
+        assert policy.for_drive("vda") == DrivePolicy(limit=700)
+
+
+async def test_what_a_platform_leaves_of_the_agents_limits_is_not_the_platforms(
+    host: Host,
+) -> None:
+    """`virsh blkdeviotune --total-iops-sec` leaves bytes and the size of a request."""
+    host.xml = re.sub("<policy.*</policy>", "", host.xml)
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    source = LibvirtSource("qemu:///system", {}, {}, rules=PLATFORM)
+    async with followed(source):
+        source.known_of = lambda *_: DriveState(sent=CARRIED_OUT)
+        both = "<iotune><total_iops_sec>250</total_iops_sec><size_iops_sec>4096</size_iops_sec>"
+        host.xml = re.sub("<iotune>.*<alias", f"{both}</iotune><alias", host.xml)
+        host.tuned = {"total_iops_sec": 250, "size_iops_sec": 4096}
+        await source.resync()
+        assert source.vms()["db1"].drives["vda"].found == ThrottleLimits(iops_total=250)
+
+
+async def test_a_platforms_change_is_read_before_it_is_put_back(host: Host) -> None:
+    host.xml = re.sub("<policy.*</policy>", "", host.xml)
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    source = LibvirtSource("qemu:///system", {}, {}, rules=PLATFORM)
+    async with followed(source):
+        source.known_of = lambda *_: DriveState(sent=CARRIED_OUT)
+        before = source.vms()["db1"].drives["vda"].in_force
+        host.xml = host.xml.replace(">700<", ">250<")
+        host.tuned = {"total_iops_sec": 250}
+        event = {**dict.fromkeys(LIBVIRT_NAMES.values(), 0), "total_iops_sec": 250}
+        source._limits.tuned(
+            "db1", {f"blkdeviotune.{n}": v for n, v in event.items()} | {"blkdeviotune.disk": "vda"}
+        )
+        assert source.vms()["db1"].drives["vda"].in_force == before
+        await until(lambda: source.vms()["db1"].drives["vda"].in_force != before)
+        policy = source.vms()["db1"].policy
+        assert policy is not None
+        assert policy.for_drive("vda") == DrivePolicy(limit=250)
+
+
+IOTUNE = "<iotune><total_iops_sec>{}</total_iops_sec></iotune>"
+FOUND = ThrottleLimits(iops_total=700)
+HELD = DriveState(sent=Sent(ANY_QEMU, found=FOUND))
+FREE = DriveState(finding=Finding(Verdict.NO_POLICY))
+
+
+async def test_the_record_has_what_drives_had_that_the_agent_holds_and_no_others(
+    host: Host,
+) -> None:
+    """Limits by hand on others are nobody's to take back, wherever the guest goes."""
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(700)}<alias")
+    async with following() as source:
+        known: dict[DriveId, DriveState] = {}
+        source.known_of = lambda drive, _: known.get(drive)
+        await source.resync()
+        assert "found" not in host.xml, "it may have no limits of the agent's yet"
+
+        known[VDA] = HELD
+        host.xml = host.xml.replace(">700<", ">300<")
+        await source.resync()
+        assert 'target="vda" total_iops_sec="700"' in host.xml
+
+        known.clear()  # as after a migration: they are another agent's
+        await source.resync()
+        assert 'total_iops_sec="700"' in host.xml
+
+        known[VDA] = FREE  # somebody has set others by hand since
+        await source.resync()
+        assert "found" not in host.xml
+
+
+async def test_the_record_goes_once_limits_are_given_back(host: Host) -> None:
+    host.xml = host.xml.replace("<alias", f"{IOTUNE.format(300)}<alias")
+    async with following() as source:
+        source.known_of = lambda *_: HELD
+        await source.resync()
+        await source.resync()
+        assert 'total_iops_sec="700"' in host.xml
+        host.xml = host.xml.replace(">300<", ">700<")
+        await source.set_limits(VDA, FOUND, 10)
+        await until(lambda: "found" not in host.xml)
+
+
+async def test_first_limits_come_with_a_record(host: Host) -> None:
+    async with following() as source:
+        source.known_of = lambda *_: HELD
+        await source.set_limits(VDA, ANY_QEMU, 10)
+        await until(lambda: 'total_iops_sec="700"' in host.xml)
+
+
+async def test_a_disk_of_a_held_group_has_what_the_group_had(host: Host) -> None:
+    group = IOTUNE.format(300).replace("<iotune>", "<iotune><group_name>g</group_name>")
+    both = f"{group}<alias name='vda'/></disk><disk><target dev='vdb'/>{group}</disk>"
+    host.xml = re.sub("<alias.*</disk>", both, host.xml)
+    async with following() as source:
+        source.known_of = lambda drive, _: HELD if drive == VDA else FREE
+        await source.resync()
+        await source.resync()
+        assert 'target="vdb" total_iops_sec="700"' in host.xml
 
 
 NVME = DriveId("db1", "device[0]")
