@@ -51,6 +51,7 @@ def sources_of(config: Config, store: StateStore) -> list[Source]:
                 config.ceilings,
                 config.rules,
                 config.facts_dir,
+                passes_on=config.libvirt.passthrough,
             )
         )
     return sources

@@ -152,7 +152,11 @@ def _agent(table: AgentTable) -> AgentConfig:
 
 def _libvirt(table: LibvirtTable) -> LibvirtConfig:
     default = LibvirtConfig()
-    return LibvirtConfig(_or(table.enabled, default.enabled), _or(table.uri, default.uri))
+    return LibvirtConfig(
+        _or(table.enabled, default.enabled),
+        _or(table.uri, default.uri),
+        _or(table.passthrough, default.passthrough),
+    )
 
 
 def _hook(table: HookTable) -> HookConfig:

@@ -45,10 +45,14 @@ class AgentConfig:
 
 @dataclass(frozen=True, slots=True)
 class LibvirtConfig:
-    """[libvirt]: whether to serve the domains of a libvirt connection, and the connection's URI."""
+    """[libvirt]: whether to serve the domains of a libvirt connection, and the connection's URI.
+
+    passthrough: whether commands may be sent past libvirt, which marks a domain as tainted.
+    """
 
     enabled: bool = True
     uri: str = "qemu:///system"
+    passthrough: bool = True
 
 
 @dataclass(frozen=True, slots=True)

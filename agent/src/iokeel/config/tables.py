@@ -257,6 +257,7 @@ class LibvirtTable(Table):
 
     enabled: bool | None = None
     uri: Uri | None = None
+    passthrough: bool | None = None
 
 
 class HookTable(Table):

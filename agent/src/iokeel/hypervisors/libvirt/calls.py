@@ -32,6 +32,7 @@ from weakref import WeakValueDictionary
 import libvirt
 
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError, LimitsRejected
+from iokeel.hypervisors.libvirt.passthrough import PASSES_ON
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,10 +72,13 @@ class _Turns(NamedTuple):
 
 
 class Calls:
-    """Runs calls to one libvirtd. Not for several event loops."""
+    """Runs calls to one libvirtd. Not for several event loops.
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
+    passes_on: whether calls may send commands past libvirt.
+    """
+
+    def __init__(self, uri: str, *, passes_on: bool = True) -> None:
+        self._uri, self._passes_on = uri, passes_on
         self._idle: list[Any] = []
         self._threads = asyncio.Semaphore(_THREADS)
         self._orders, self._readings = (
@@ -147,13 +151,15 @@ class Calls:
     def open(self) -> Any:
         """Return a new connection. Blocks. Raises ConnectionLost."""
         try:
-            return libvirt.open(self._uri)
+            connection = libvirt.open(self._uri)
         except libvirt.libvirtError as error:
             raise ConnectionLost(
                 self._uri,
                 str(error.get_error_message()),
                 "see that libvirtd runs and that the agent's user may use its socket",
             ) from None
+        setattr(connection, PASSES_ON, self._passes_on)
+        return connection
 
     async def _alone(self, name: str, function: Callable[[Any], T], where: str, kind: _Turns) -> T:
         """Run a function while no other call about its domain is under way."""

@@ -1,7 +1,8 @@
 """QMP commands that libvirt has no API for, past libvirt.
 
 Such a command marks the domain as tainted (custom-monitor). So none is sent to a domain unless one
-of its drives has a policy, or had one; without that there is no curve to set.
+of its drives has a policy, or had one; without that there is no curve to set. If the configuration
+forbids them, none is sent at all.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ from iokeel.words.quoting import shown_path
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+#: An attribute of a connection: whether commands may be sent past libvirt by it.
+PASSES_ON = "iokeel_passes_on"
 _QUERY_SCHEMA = json.dumps({"execute": "query-qmp-schema"})
 _QUERY_BLOCK = json.dumps({"execute": "query-block"})
 # Before the name of a domain's throttle group, in the id of its object.
@@ -47,6 +50,14 @@ _PASSES_NONE_ON = {
     libvirt.VIR_ERR_OPERATION_DENIED,
     libvirt.VIR_ERR_ACCESS_DENIED,
 }
+
+
+class Forbidden(libvirt.libvirtError):  # type: ignore[misc]
+    """The configuration forbids commands past libvirt."""
+
+    def get_error_code(self) -> int:
+        """Return what libvirt returns if it passes none on."""
+        return int(libvirt.VIR_ERR_OPERATION_DENIED)
 
 
 _NONSENSE = Sparing(1, 3600.0)
@@ -111,7 +122,8 @@ def ask_abilities(handle: Any) -> Abilities | None:
     except libvirt.libvirtError as error:
         if not passes_none_on(error):
             raise
-        log.warning("%s: can't ask its QEMU (%s); using stock limits", handle.name(), error)
+        if not isinstance(error, Forbidden):
+            log.warning("%s: can't ask its QEMU (%s); using stock limits", handle.name(), error)
         return STOCK
     if schema is not None and schema.entries is not None:
         return QemuAbilities.of(schema.entries).throttle
@@ -252,6 +264,8 @@ def passes_none_on(error: libvirt.libvirtError) -> bool:
 
 def ask(handle: Any, command: str, decoder: Decoder[T]) -> T | None:
     """Return QEMU's answer to a command; None if it makes no sense. Raises libvirtError."""
+    if not getattr(handle.connect(), PASSES_ON, True):
+        raise Forbidden("[libvirt] passthrough is false")
     try:
         return decoder.decode(libvirt_qemu.qemuMonitorCommand(handle, command, 0))
     except (ValueError, RecursionError):

@@ -85,15 +85,20 @@ class LibvirtSource(SourceNews):
         ceilings: Sequence[Ceiling] = (),
         rules: Rules | None = None,
         facts_dir: Path | None = None,
+        *,
+        passes_on: bool = True,
     ) -> None:
-        """policies: the last good policy of each domain that runs or is defined, by its UUID."""
+        """policies: the last good policy of each domain that runs or is defined, by its UUID.
+
+        passes_on: whether commands may be sent past libvirt.
+        """
         super().__init__()
         self._uri = uri
         self._domains: dict[str, Domain] = {}
         self._running: set[str] | None = None  # as libvirtd lists them; None before the first list
         self._saving: set[str] = set()
         self._changes = Changes(self._read)
-        self._calls = Calls(uri)
+        self._calls = Calls(uri, passes_on=passes_on)
         self._policies = Policies(classes, policies, self)
         follows = self._policies.follows_platform
         self._limits = LimitsInForce(self._domains, self._calls, self, self.announce, follows)
