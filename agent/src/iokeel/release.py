@@ -66,8 +66,11 @@ async def release_all(config: Config) -> int:
 
 async def _release_drives(agent: Agent) -> None:
     deadline = time.monotonic() + _MOST_S
-    while (_held(agent) or _may_hold_more(agent)) and time.monotonic() < deadline:
+    while True:
+        all_read = not _may_hold_more(agent)
         await agent.look(None)
+        if (all_read and not _held(agent)) or time.monotonic() >= deadline:
+            return
         await asyncio.sleep(_LOOK_S)
 
 

@@ -146,6 +146,7 @@ class Domain:
     is_stock: bool = True
     refuses: bool = False
     breaks: bool = False
+    record: str = ""
 
     def name(self) -> str:
         return self.title
@@ -162,10 +163,11 @@ class Domain:
     def XMLDesc(self, _flags: int) -> str:
         if not self.readable:
             raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
-        metadata = ""
+        metadata = self.record
         if self.policy is not None:
             start = '<iokeel:policy xmlns:iokeel="urn:iokeel:policy:1"'
-            metadata = f"<metadata>{start}{self.policy.text}</iokeel:policy></metadata>"
+            metadata += f"{start}{self.policy.text}</iokeel:policy>"
+        metadata = f"<metadata>{metadata}</metadata>"
         disks = "".join(
             f'<disk><target dev="{target}"/>{iotune(self.limits.get(target, {}))}'
             f'<alias name="{target}"/></disk>'
@@ -188,6 +190,11 @@ class Domain:
         self.limits[target] = {name: value for name, value in values.items() if value}
         if target in self.curves:
             self.curves[target] = values["total_iops_sec"] or inf
+
+    def setMetadata(self, _kind: int, text: str | None, _key: str, uri: str, _flags: int) -> None:
+        if not self.readable:
+            raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)
+        self.record = (text or "").replace("<found", f'<found xmlns="{uri}"', 1)
 
     def held(self, target: str) -> float:
         if target in self.curves:

@@ -96,6 +96,7 @@ async def test_hosts_do_their_part_and_set_no_budget(
         await store.open()
         await store.sign_in()
         assert not await store.may_set_budgets()
+        await store.tell_rules("x")
         claim = HostClaim("i", most=9, wants=wants_of([(0, 20, 5), (1, 80, 6)]))
         assert await store.claim({ACME: claim})
         assert await store.campaign(ACME)
@@ -151,3 +152,23 @@ async def test_an_agent_that_may_set_budgets_says_so(
         assert removed.status == 0
         await until(lambda: not member.granted([tenant]), PATIENCE_S)
         assert f"tenant {tenant}: an operator has removed it" in caplog.text
+
+
+async def test_a_host_whose_role_is_of_before_rules_takes_part_and_says_what_it_lacks(
+    guarded: real.Etcd,
+    fleet: Callable[..., Done],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert fleet("operator", "tenant", "set", "acme", "--limit", str(LIMIT)).status == 0
+    rights = ("--prefix=true", "iokeel-host", "/iokeel/rules/")
+    root = ("--user", "root:toor", "role")
+    guarded.ctl(*root, "revoke-permission", *rights)
+    try:
+        async with running_with(tmp_path, access(guarded, "host"), ["acme"], "old") as member:
+            await until(lambda: member.granted(["acme"])["acme"].limit == LIMIT, PATIENCE_S)
+        said = [line for line in caplog.messages if "may not tell which rules" in line]
+        assert len(said) == 1
+    finally:
+        kind = rights[0], rights[1], "readwrite", rights[2]
+        guarded.ctl(*root, "grant-permission", *kind)

@@ -85,6 +85,9 @@ class Guest:
         self.ask_qemu()
         self.limits = {name: value for name, value in values.items() if value}
 
+    def setMetadata(self, *_: object) -> None:
+        self.ask_qemu()
+
     def ask_qemu(self) -> None:
         """Have one call wait for QEMU, and others for that one."""
         if not self.job.acquire(timeout=JOB_WAIT_S):

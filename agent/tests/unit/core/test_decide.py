@@ -409,10 +409,22 @@ def test_limits_that_come_along_go_if_nothing_limits_the_guest_here(
         assert orders == []
 
 
-def test_limits_that_come_along_stay_while_the_policy_cannot_be_told() -> None:
-    came = DriveSeen(UNKNOWN, None, ANOTHER_AGENTS, abilities=STOCK, found=BY_HAND)
+@pytest.mark.parametrize("default", [None, DrivePolicy(limit=20 * LIMIT)])
+def test_limits_that_come_along_stay_while_the_policy_cannot_be_told(
+    default: DrivePolicy | None,
+) -> None:
+    came = DriveSeen(UNKNOWN, None, ANOTHER_AGENTS, abilities=STOCK, found=BY_HAND, default=default)
     _, orders = decide(State(), Observation({DRIVE: came}), NS_PER_S)
     assert orders == []
+
+
+def test_a_restored_guest_is_held_to_its_last_policy_while_it_cannot_be_told() -> None:
+    known = DriveSeen(POLICY, None, BY_HAND, abilities=STOCK)
+    state, (order,) = decide(State(), Observation({DRIVE: known}), 0)
+    came = DriveSeen(UNKNOWN, None, ANOTHER_AGENTS, abilities=STOCK, found=BY_HAND)
+    again = Observation({DRIVE: came}, restarted=[DRIVE.domain])
+    _, orders = decide(state, again, NS_PER_S)
+    assert [one.limits for one in orders] == [order.limits]
 
 
 @pytest.mark.parametrize("unread", [False, True])

@@ -246,7 +246,7 @@ def _is_out_of_date(known: DriveState, seen: DriveSeen) -> bool:
     """
     sent, in_force = known.sent, seen.in_force
     ours = any(in_force in (limits, limits.stock) for limits in sent.ours)
-    came_along = sent.limits is None and seen.found is not None
+    came_along = sent.limits is None and seen.found is not None and sent.found == seen.found
     fits = ours or came_along or in_force in (sent.found, UNLIMITED)
     return known.pricing.base is None and not (in_force is not None and fits)
 
