@@ -10,7 +10,7 @@ from typing import Any
 
 from iokeel.cli.main import main
 from iokeel.errors import TargetsMissing
-from iokeel.hypervisors.libvirt.policies import Policies
+from iokeel.hypervisors.policies import Policies
 
 
 def release_on_a_bad_policy() -> None:

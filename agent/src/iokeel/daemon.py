@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from iokeel.config.load import carried_over
-from iokeel.config.settings import Config
+from iokeel.config.settings import Config, VmConfig
 from iokeel.core.decide import decide
 from iokeel.core.divide.held import with_outcomes
 from iokeel.core.divide.tenant_sums import Sums, by_storage, by_tenant, storage_sums, tenant_sums
@@ -226,7 +226,6 @@ class Agent:
         async with self._looking:
             old = self.config
             self.config = self.store.with_tables(config)
-            self.store.sockets = _sockets(self.config)
             self.state = carried_over(self.state, old, self.config)
             self._notices.gone = dict(self.config.gone)
             if self.fleet is not None:
@@ -235,7 +234,7 @@ class Agent:
             self.observer.unserved.difference_update(vm.name for vm in config.vms)
             if self._backstop is not None:
                 self._backstop.reconfigured(self.config)
-            self._leaving.reconfigured(old, self.config)
+            self._leaving.reconfigured(self.config)
             for source in self.sources:
                 tried = await self._leaving.attempt(source, self.config, self.state)
                 self.state = self._leaving.settled(tried, self.state)
@@ -274,17 +273,20 @@ class Agent:
     def _go_on_leaving(self) -> None:
         """Follow the VMs, too, that an earlier agent hasn't left, though they have gone."""
         stuck, config = self.store.leaving, self.config
-        self.store.sockets = _sockets(config)
         served = {value for vm in config.vms for value in (vm.name, vm.socket)}
         limited = {drive.domain for drive in self.state.drives}
+        found = list[VmConfig]()
         for name, vm in [*stuck.items()]:
             if name in served or vm.socket in served or name not in limited:
                 del stuck[name]
+            elif (discovered := config.discovered(vm)) is not None:  # it may have ended since
+                found.append(discovered)
+                del stuck[name]
             else:
                 log.warning("VM %s: has gone from the configuration, but isn't left yet", name)
-        if stuck:
+        if stuck or found:
             for source in self.sources:
-                source.configure(replace(config, vms=(*config.vms, *stuck.values())))
+                source.configure(replace(config, vms=(*config.vms, *stuck.values(), *found)))
 
     async def look(self, domains: Collection[str] | None) -> None:
         """Sample all VMs' drives, or some domains' only, decide, and send the orders."""
@@ -541,6 +543,7 @@ class Agent:
         if self._hung is not None and not whole:
             drives, whole = self.state.drives, True  # with all that wasn't saved meanwhile
         self._hung = None
+        self.store.sockets = {n: s for source in self.sources for n, s in source.sockets().items()}
         write = partial(self.store.save, drives, self.state.storages, whole=whole, exact=exact)
         saving = asyncio.create_task(asyncio.to_thread(write))
         await asyncio.wait([saving], timeout=_SAVE_S)
@@ -554,7 +557,3 @@ class Agent:
         except Exception as error:  # guests wait for their limits
             self._notices.tell_saved(error)
             self.metrics.errors["store" if isinstance(error, IokeelError) else "internal"] += 1
-
-
-def _sockets(config: Config) -> dict[str, str]:
-    return {vm.name: str(vm.socket) for vm in config.vms}

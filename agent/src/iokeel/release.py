@@ -53,7 +53,7 @@ async def release_all(config: Config) -> int:
         if left := [*unknown, *held, *groups]:
             mends = []
             if unknown:
-                mends.append("put each VM's [[vm]] back, or enable [libvirt]")
+                mends.append("put each VM's [[vm]] or [[discover]] back, or enable [libvirt]")
             elif held:
                 mends.append("see that libvirtd and each QEMU answer")
             if groups:
@@ -80,10 +80,11 @@ def _may_hold_more(agent: Agent) -> bool:
 
 
 def _of_unknown_vms(agent: Agent) -> dict[DriveId, DriveState]:
-    """Return the drives of VMs that no source can have. What is not libvirt's is a [[vm]]."""
+    """Return the drives of VMs that no source can have. What isn't libvirt's is at a socket."""
     if agent.config.libvirt.enabled:  # it knows all VMs; one that it lacks has ended
         return {}
-    known = {vm.name for vm in agent.config.vms} | agent.store.leaving.keys()
+    known = {name for source in agent.sources for name in source.sockets()}
+    known |= agent.store.leaving.keys()
     return {drive: kept for drive, kept in agent.state.drives.items() if drive.domain not in known}
 
 

@@ -39,7 +39,7 @@ def sources_of(config: Config, store: StateStore) -> list[Source]:
 
     It comes first: others may pick the names of libvirt's domains.
     """
-    sources: list[Source] = [QmpSource(config.vms, store.processes)]
+    sources: list[Source] = [QmpSource(config.vms, store.processes, config, store.policies)]
     if config.libvirt.enabled:
         from iokeel.hypervisors.libvirt.source import LibvirtSource
 

@@ -75,6 +75,7 @@ def test_variables_make_the_configuration_that_the_documentation_shows(tmp_path:
     shown = page.split("```toml\n")[1].split("```")[0]
     wanted = tomllib.loads(shown)
     variables = {f"iokeel_{name}": wanted[name] for name in TABLES} | {"iokeel_vms": wanted["vm"]}
+    variables["iokeel_discover"] = wanted["discover"]
     # What the operator has written comes before what was measured.
     variables["iokeel_storage_calibrated"] = {"fast": {"capacity": 5}, "slow": {"capacity": 7}}
     made = tmp_path / "agent.toml"

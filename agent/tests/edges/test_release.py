@@ -250,7 +250,8 @@ def test_drives_of_a_vm_that_no_source_can_have_are_named_and_released_later(
     for _ in range(2):
         done = iokeel("agent", "--release", "--config", agent.config)
         assert done.status == 1
-        assert "db1/vda, db1/vdb: not given back; put each VM's [[vm]] back" in done.err
+        mend = "put each VM's [[vm]] or [[discover]] back"
+        assert f"db1/vda, db1/vdb: not given back; {mend}" in done.err
     assert iops(socket) == held
     agent.config.write_text(text)
     assert iokeel("agent", "--release", "--config", agent.config).status == 0

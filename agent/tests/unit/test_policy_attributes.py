@@ -98,6 +98,7 @@ def test_the_configuration_has_every_attribute_of_a_drive_a_vm_and_a_tenant() ->
     assert set(VmTable.model_fields) == {
         "name",
         "socket",
+        "shared",
         "tenant",
         "class_",
         "drives",

@@ -31,6 +31,7 @@ JSON = {
     "testing.hypervisors.dialects.throttle_groups",
     "testing.hypervisors.monitored.Monitored.ask",
     "testing.hypervisors.monitored.Monitored.group",
+    "testing.hypervisors.proxmox.Owner.ask",
     "testing.hypervisors.qmp_client.QmpClient.ask",
     "testing.hypervisors.qmp_server.QmpServer.asked",
     "testing.hypervisors.qmp_server.QmpServer.drives",

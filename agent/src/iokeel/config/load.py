@@ -10,13 +10,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TypeVar
 
-from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_FACTS
+from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_FACTS, PROXMOX_FACTS
 from iokeel.config.rules import rules_of
 from iokeel.config.settings import (
     KINDS,
     AgentConfig,
     CgroupConfig,
     Config,
+    DiscoverConfig,
     FleetConfig,
     HookConfig,
     JobsConfig,
@@ -113,6 +114,7 @@ def parse(data: bytes, file: str) -> Config:
         classes,
         tenants,
         vms,
+        tuple(_discover(raw, file)),
         dict(storages_of(raw, model, file)),
         _cgroup(raw.cgroup),
         JobsConfig(raw.jobs.bps),
@@ -315,7 +317,18 @@ def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[V
         together = vm_policy(given, where, str)
         mode = vm.mode or raw.policy.mode
         policy = DomainPolicy(drives, default, vm.tenant, together, vm.job_bps, mode=mode)
-        yield VmConfig(vm.name, vm.socket, policy)
+        yield VmConfig(vm.name, vm.socket, policy, _or(vm.shared, False))
+
+
+def _discover(raw: Root, file: str) -> Iterator[DiscoverConfig]:
+    for number, table in enumerate(raw.discover, 1):
+        facts = table.facts
+        if table.format is not None:
+            facts = _or(facts, PROXMOX_FACTS)
+        elif facts is not None:
+            mend = 'write format = "proxmox", or remove it'
+            raise ConfigError(f"{file}, [[discover]] {number} facts", "lacks its format", mend)
+        yield DiscoverConfig(table.sockets, facts)
 
 
 def _class(name: str | None, classes: Mapping[str, DrivePolicy], where: str) -> DrivePolicy | None:

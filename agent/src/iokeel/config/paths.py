@@ -11,3 +11,5 @@ from pathlib import Path
 DEFAULT_CONFIG = Path("/etc/iokeel/agent.toml")
 DEFAULT_SOCKET = Path("/run/iokeel/agent.sock")
 DEFAULT_FACTS = Path("/etc/iokeel/facts.d")
+#: Where Proxmox VE describes its VMs.
+PROXMOX_FACTS = "/etc/pve/qemu-server/{name}.conf"

@@ -53,7 +53,11 @@ def rules_of(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Rules:
 def _digest(raw: Root) -> str:
     """Return a digest of what a file's rules give, as written, so that versions don't matter."""
     given = raw.model_dump(
-        mode="json", include={"policy", "rules", "classes"}, exclude_unset=True, by_alias=True
+        mode="json",
+        include={"policy", "rules", "classes"},
+        exclude_unset=True,
+        by_alias=True,
+        warnings=False,  # of figures by size, which pydantic knows only as they are written
     )
     return blake2b(json.dumps(given, sort_keys=True).encode(), digest_size=6).hexdigest()
 

@@ -64,11 +64,36 @@ class HookConfig:
 
 @dataclass(frozen=True, slots=True)
 class VmConfig:
-    """[[vm]]: a QEMU that libvirt doesn't run: its QMP socket, and its drives' policy."""
+    """[[vm]]: a QEMU that libvirt doesn't run: its QMP socket, and its drives' policy.
+
+    shared: the socket has another owner, so the agent connects by turns. by_rules: [[discover]] has
+    found it, so rules give its policy, and this one is empty.
+    """
 
     name: str
     socket: Path
-    policy: DomainPolicy
+    policy: DomainPolicy = field(default_factory=lambda: DomainPolicy({}))
+    shared: bool = False
+    by_rules: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DiscoverConfig:
+    """[[discover]]: QEMUs by their QMP sockets, which have another owner.
+
+    sockets: a path with one *, which stands for a VM's name. facts: that of the file in which its
+    platform describes a VM, with {name} for its name; None if there is none that is read.
+    """
+
+    sockets: str
+    facts: str | None = None
+
+    def vm(self, socket: str) -> VmConfig | None:
+        """Return the VM of a socket; None if the path isn't one of these."""
+        before, _, after = self.sockets.partition("*")
+        name = socket[len(before) : len(socket) - len(after)]
+        is_here = name and "/" not in name and before + name + after == socket
+        return VmConfig(name, Path(socket), shared=True, by_rules=True) if is_here else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +168,7 @@ class Config:
     classes: Mapping[str, DrivePolicy] = field(default_factory=lambda: BUILTIN_CLASSES)
     tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
     vms: tuple[VmConfig, ...] = ()
+    discover: tuple[DiscoverConfig, ...] = ()
     storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
     cgroup: CgroupConfig = CgroupConfig()
     jobs: JobsConfig = JobsConfig()
@@ -153,3 +179,8 @@ class Config:
     tables: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     gone: Mapping[tuple[str, str], IokeelError] = field(default_factory=dict)
     text: bytes = field(default=b"", compare=False, repr=False)
+
+    def discovered(self, vm: VmConfig) -> VmConfig | None:
+        """Return a VM as a [[discover]] has it; None if it isn't at a socket of theirs."""
+        found = filter(None, (each.vm(str(vm.socket)) for each in self.discover))
+        return next((each for each in found if each.name == vm.name), None)

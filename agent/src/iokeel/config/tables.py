@@ -39,6 +39,8 @@ _MOST_SOCKET_BYTES = 107
 _MOST_SIZE_BYTES = 1 << 30
 _NETWORK_STORAGE = re.compile("[a-z][a-z0-9-]*:.+")
 _MOST_WHOLE = 10**15
+#: Stands for the name of a VM in a path.
+NAME_PLACE = "{name}"
 #: Stands for the figure that the platform sells.
 PLATFORM = "platform"
 # VM/DRIVE; in both names * ? and [...] may stand (fnmatch). libvirt's names may have blanks, and a
@@ -55,8 +57,8 @@ _TYPES = {
     "list_type": (
         "not a list",
         'write a curve as [[size, cost], ...], drives as ["VM/DRIVE", ...], devices as'
-        ' ["/dev/NAME", ...], etcd as ["URL", ...], and [[vm]] and'
-        " [[rules]] for each",
+        ' ["/dev/NAME", ...], etcd as ["URL", ...], and [[vm]],'
+        " [[discover]] and [[rules]] for each",
     ),
     "model_type": ("not a table", "write it as a [table] of its own"),
     "string_type": ("not a string", "write it in quotes"),
@@ -94,6 +96,22 @@ def _socket(value: object) -> Path:
         what = f"{len(os.fsencode(text))} bytes are too many for a unix socket's path"
         raise WrongValue(what, f"give a path of at most {_MOST_SOCKET_BYTES} bytes")
     return _path(text)
+
+
+def _sockets(value: object) -> str:
+    text = str(_socket(value))
+    if text.count("*") != 1 or re.search(r"[?\[\]]", text):
+        what = f"{shown(text)} doesn't have one *, which stands for the name of a VM"
+        raise WrongValue(what, "write it like /run/qemu-server/*.qmp")
+    return text
+
+
+def _facts(value: object) -> str:
+    text = str(_path(value))
+    if NAME_PLACE not in text:
+        what = f"{shown(text)} is the same file for all VMs"
+        raise WrongValue(what, f"write {NAME_PLACE} where it has the name of a VM")
+    return text
 
 
 def _address(value: object) -> Address:
@@ -233,6 +251,8 @@ NetworkStorage = Annotated[str, AfterValidator(_network_storage)]
 Uri = Annotated[str, AfterValidator(_uri)]
 AbsolutePath = Annotated[Path, PlainValidator(_path)]
 Socket = Annotated[Path, PlainValidator(_socket)]
+Sockets = Annotated[str, PlainValidator(_sockets)]
+FactsPath = Annotated[str, PlainValidator(_facts)]
 LoopbackAddress = Annotated[Address, PlainValidator(_address)]
 
 
@@ -397,11 +417,20 @@ class VmTable(VmPromise):
 
     name: Name
     socket: Socket
+    shared: bool | None = None
     mode: Mode | None = None
     tenant: Name | None = None
     class_: Name | None = Field(None, alias="class")
     job_bps: JobBps | None = None
     drives: dict[Drive, DriveTable] = {}
+
+
+class DiscoverTable(Table):
+    """[[discover]]."""
+
+    sockets: Sockets
+    format: Literal["proxmox"] | None = None
+    facts: FactsPath | None = None
 
 
 class Root(Table):
@@ -419,6 +448,7 @@ class Root(Table):
     jobs: JobsTable = JobsTable()
     fleet: FleetTable | None = None
     vm: list[VmTable] = []
+    discover: list[DiscoverTable] = []
     policy: PolicyTable = PolicyTable()
     rules: list[RuleTable] = []
 
@@ -463,12 +493,10 @@ def _where(place: Sequence[int | str]) -> str:
     match place:
         case ["vm", int(number), "drives", str(device), *key]:
             table = f"[[vm]] {number + 1}, [vm.drives.{_key(device)}]"
-        case ["vm", int(number), *key]:
-            table = f"[[vm]] {number + 1}"
         case ["rules", int(number), "drives", int(drive), *key]:
             table = f"[[rules]] {number + 1}, [[rules.drives]] {drive + 1}"
-        case ["rules", int(number), *key]:
-            table = f"[[rules]] {number + 1}"
+        case ["vm" | "rules" | "discover" as kind, int(number), *key]:
+            table = f"[[{kind}]] {number + 1}"
         case ["classes" | "tenants" | "ceilings" | "storage" as kind, str(name), *key] if key:
             table = f"[{kind}.{_key(name)}]"
         case [str(name), *key] if key:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from iokeel.config.settings import Config
+from iokeel.config.settings import Config, VmConfig
 from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.values.counters import Counters, DriveId
 from iokeel.core.values.limits import Abilities, ThrottleLimits
@@ -47,8 +47,9 @@ class VmInfo:
     its QEMU; None if that isn't on this host, or isn't found. uuid: the same on each host that it
     migrates to; None if unknown. empty: the targets of drives without a medium, which keep limits
     that can't be read or set until there is one. from_libvirt: whether libvirt tells of it and has
-    its policy; if not, both are in the configuration. by_rules: what the rules make of it; None if
-    they know nothing of it. would: the policy, if it is only observed; `policy` is None then.
+    its policy; if not, it is a [[vm]] or found by [[discover]]. by_rules: what the rules make of
+    it; None if they know nothing of it. would: the policy, if it is only observed; `policy` is None
+    then.
     """
 
     name: str
@@ -86,6 +87,14 @@ class SourceNews:
         self.on_job: Callable[[str], None] = lambda _: None
         self.known_of: Callable[[DriveId, Process | None], DriveState | None] = lambda *_: None
 
+    def leaves(self, config: Config) -> Mapping[str, VmConfig]:
+        """Return the VMs, by name, that it would no longer follow with another configuration."""
+        return {}
+
+    def sockets(self) -> Mapping[str, str]:
+        """Return the sockets of the VMs that it reaches by those, by name."""
+        return {}
+
     def resting(self) -> Collection[str]:
         """Return the VMs whose QEMUs have done nothing since their last reading. Does no I/O."""
         return ()
@@ -109,8 +118,11 @@ class Source(Protocol):
     async def run(self) -> None:
         """Connect, stay connected and follow the VMs, until cancelled."""
 
-    def leaves(self, config: Config) -> Collection[str]:
-        """Return the names of VMs that it would no longer follow with another configuration."""
+    def leaves(self, config: Config) -> Mapping[str, VmConfig]:
+        """Return the VMs, by name, that it would no longer follow with another configuration."""
+
+    def sockets(self) -> Mapping[str, str]:
+        """Return the sockets of the VMs that it reaches by those, by name."""
 
     def configure(self, config: Config) -> None:
         """Go on with another configuration: read all policies by it soon."""

@@ -6,7 +6,7 @@ counts: an element in the platform's namespace, directly below <metadata>.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from lxml import etree
@@ -83,9 +83,9 @@ def facts_of(
         target: {**there, **(held or {}), **was, **(adopted or {})}[target] for target in there
     }
     drives = {
-        disk.target: _known(
+        disk.target: known_texts(
             [
-                *_drive(disk, disks.get(disk.target)),
+                *drive_texts(disk, disks.get(disk.target)),
                 *ovirt.get(disk.target, ()),
                 *iotune_facts(given.get(disk.target)),
                 *_size((sizes or {}).get(disk.target)),
@@ -93,11 +93,11 @@ def facts_of(
         )
         for disk in domain.disks
     }
-    vm = _known([*_domain(root, domain), *_platforms(about, root, domain.name)])
+    vm = known_texts([*_domain(root, domain), *_platforms(about, root, domain.name)])
     return Facts(vm, drives, was, given, there)
 
 
-def _known(texts: list[tuple[str, str | None]]) -> dict[str, str]:
+def known_texts(texts: Iterable[tuple[str, str | None]]) -> dict[str, str]:
     """Return the facts that are there. Of several with one name, the first counts."""
     found: dict[str, str] = {}
     for name, text in texts:
@@ -160,8 +160,8 @@ def _target(disk: etree._Element) -> str | None:
     return None if target is None else target.get("dev")
 
 
-def _drive(disk: Disk, element: etree._Element | None) -> _Texts:
-    """Yield the facts of a drive. element: its <disk>; None for one that only QEMU knows of."""
+def drive_texts(disk: Disk, element: etree._Element | None = None) -> _Texts:
+    """Yield the facts of a drive. element: its <disk>; None if libvirt doesn't know it."""
     yield "target", disk.target
     yield "alias", disk.alias
     yield "source", disk.path

@@ -1,6 +1,7 @@
 """Facts that the operator adds by files: what a platform's XML doesn't say.
 
-Each file NAME.json has facts by the UUID of a guest, and by the serial of a volume:
+Each file NAME.json has facts by the UUID of a guest, or by the name of one without, and by the
+serial of a volume:
 
     {"4c3b2f0a-...": {"panel.plan": "gold", "vda": {"panel.tier": "fast"}},
      "volume:0d9c2a4e-...": {"cinder.type": "ssd"}}
@@ -64,8 +65,9 @@ class FactsFolder:
         """Return the facts of a guest with those of the files. The XML's own are never replaced."""
         vm = dict(facts.vm)
         drives = {target: dict(texts) for target, texts in facts.drives.items()}
+        guest = vm.get("uuid") or vm.get("name", "")
         for _, guests in self._files.values():
-            for key, value in guests.get(facts.vm.get("uuid", ""), {}).items():
+            for key, value in guests.get(guest, {}).items():
                 if isinstance(value, str):
                     _add(vm, key, value)
                 elif key in drives:

@@ -1,6 +1,7 @@
 """The facts that rules may ask for: their names, and who controls each.
 
-A fact is a text that the domain's XML tells of a VM or of one of its drives. The platform writes
+A fact is a text that the domain's XML, or Proxmox VE's VMID.conf, tells of a VM or of one of its
+drives. The platform writes
 some of them by itself or by an operator's word: the flavor, the project, the name of the domain.
 Others it takes from the tenant, such as the name that the tenant gave the server. Who controls a
 fact controls the policy that follows from it.
@@ -43,6 +44,11 @@ VM_FACTS = {
     "kubevirt.namespace": PLATFORM,
     "kubevirt.name": TENANT,
     "cloudstack.account": PLATFORM,
+    "pve.vmid": PLATFORM,
+    "pve.pool": PLATFORM,
+    "pve.name": TENANT,
+    "pve.tags": TENANT,
+    "pve.tag.": TENANT,
 }
 #: The same of a drive.
 DRIVE_FACTS = {
@@ -62,6 +68,8 @@ DRIVE_FACTS = {
     "iotune.": PLATFORM,
     "ovirt.domain": PLATFORM,
     "ovirt.image": PLATFORM,
+    "pve.storage": PLATFORM,
+    "pve.volume": PLATFORM,
 }
 #: Facts that are either of these.
 EITHER = {name: ("yes", "no") for name in ("readonly", "shareable", "iotune")}

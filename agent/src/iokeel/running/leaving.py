@@ -12,9 +12,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from iokeel.config.settings import Config, VmConfig
+from iokeel.config.settings import Config
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.state import DriveState, Pricing, State
 from iokeel.errors import IokeelError
@@ -49,16 +49,15 @@ class Leaving:
 
     observer: Observer
     enforcer: Enforcer
-    _configs: dict[str, VmConfig] = field(default_factory=dict)
     _due_s: float = 0.0
     _is_trying: bool = False
 
-    def reconfigured(self, old: Config, new: Config) -> None:
-        """Note which VMs have gone from the configuration, and which have come back."""
-        stuck = self.observer.leaving
-        self._configs = {**stuck, **{vm.name: vm for vm in old.vms}}
-        for vm in new.vms:
-            stuck.pop(vm.name, None)
+    def reconfigured(self, config: Config) -> None:
+        """Note which VMs have come back into the configuration."""
+        stuck, names = self.observer.leaving, {vm.name for vm in config.vms}
+        for name, vm in [*stuck.items()]:
+            if name in names or config.discovered(vm) is not None:
+                del stuck[name]
 
     def changed(self, domain: str) -> None:
         """Try again soon if this VM couldn't be left: it may answer now."""
@@ -101,14 +100,15 @@ class Leaving:
         may_run = {*tried.source.vms(), *(tried.source.unread() or ())}
         failed = {d: error for d, error in tried.failed.items() if d.domain in may_run - stay}
         names = {drive.domain for drive in failed} | stuck.keys()
-        for name in names & {*tried.source.leaves(tried.config)}:
+        leaves = tried.source.leaves(tried.config)
+        for name in names & leaves.keys():
             errors = {str(drive): error for drive, error in failed.items() if drive.domain == name}
             if not errors:
                 log.info("VM %s: is left, as the configuration says", name)
                 del stuck[name]
             elif name not in stuck:
                 log.error("%s", _cant_be_left(name, errors))
-                stuck[name] = self._configs[name]
+                stuck[name] = leaves[name]
         drives = {d: known for d, known in state.drives.items() if d not in tried.leaving}
         for drive in tried.leaving.keys() & state.drives.keys():
             known = tried.left.get(drive, state.drives[drive])

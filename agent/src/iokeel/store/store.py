@@ -22,7 +22,7 @@ from iokeel.config.last import TableId, tables_to_save, with_last_good
 from iokeel.config.settings import Config, VmConfig
 from iokeel.config.tables import Socket
 from iokeel.core.values.counters import DriveId
-from iokeel.core.values.policy import DomainPolicy, LastGood
+from iokeel.core.values.policy import LastGood
 from iokeel.core.values.state import DriveState, StorageState
 from iokeel.core.values.storage import StorageId
 from iokeel.errors import ConfigError, StateNotWritten
@@ -165,13 +165,13 @@ class StateStore:
     has become read-only, an agent still starts with what was saved, because new guests need limits.
 
     policies: the last good policy of each VM that may have a bad one next, by UUID; by name if an
-    older version saved none. leaving: the [[vm]]s that have gone from the configuration, but
-    couldn't be left, by name; after `load`, all that the agent before has served or couldn't leave.
-    sockets: of the [[vm]]s that are served, by name. processes: the QEMUs that drives' states are
-    about, by VM; after `load`, ENDED for one of an earlier boot. uuids: of the VMs that they are
-    about, by name. `load` fills all but the sockets, and each `save` writes the changes of all.
-    strict: what can't be used raises ConfigError and stays as it is. Else it counts as empty,
-    because new guests need limits.
+    older version saved none, and by socket if [[discover]] finds it. leaving: the VMs at sockets
+    that have gone from the configuration, but couldn't be left, by name; after `load`, all that the
+    agent before has served or couldn't leave. sockets: of the VMs that are reached by those, by
+    name. processes: the QEMUs that drives' states are about, by VM; after `load`, ENDED for one of
+    an earlier boot. uuids: of the VMs that they are about, by name. `load` fills all but the
+    sockets, and each `save` writes the changes of all. strict: what can't be used raises
+    ConfigError and stays as it is. Else it counts as empty, because new guests need limits.
     """
 
     def __init__(self, folder: Path, *, strict: bool = False) -> None:
@@ -272,7 +272,9 @@ class StateStore:
         for name, text in self._read(_LEAVING):
             self._saved_leaving[name] = None
             try:
-                self.leaving[name] = VmConfig(name, _SOCKET.validate_python(text), DomainPolicy({}))
+                # By turns, because it isn't known whether the socket has another owner.
+                socket = _SOCKET.validate_python(text)
+                self.leaving[name] = VmConfig(name, socket, shared=True)
             except NOT_OURS as error:
                 self._cant_use(_LEAVING, f"{name}: {type(error).__name__}: {error}")
             else:

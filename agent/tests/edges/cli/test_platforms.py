@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from iokeel.config.load import parse
+from iokeel.config.rules import rule_complaints
+from iokeel.libvirt_xml.domain import Disk, DomainXml
+from iokeel.rules.compose import compose
+from iokeel.rules.proxmox import proxmox_facts
 from testing.agents import iokeel
 from tests.unit.rules import platforms
 
@@ -82,6 +87,36 @@ def test_nothing_is_wrong_with_the_rules_of_a_platform(tmp_path: Path, section: 
     assert (done.status, done.err) == (0, "")
 
 
+PVE = "scsi0: local-lvm:vm-1-disk-0,iops=700\nscsi1: ceph-ssd:vm-1-disk-1\nname: web\n"
+
+
+@pytest.mark.parametrize(
+    ("pool", "tenant", "limits"), [("acme", "acme", {"scsi0": 700, "scsi1": 4000}), ("", None, {})]
+)
+def test_the_rules_for_proxmox_hold_its_vms(
+    pool: str, tenant: str | None, limits: dict[str, int]
+) -> None:
+    config = parse(rules("Proxmox VE").encode(), "x")
+    vm = DomainXml("100", (Disk("scsi0"), Disk("scsi1")))
+    facts = proxmox_facts(f"{pool}\n{PVE}", vm, "VM 100")
+    fit = config.rules.fit(facts, config.classes, "VM 100")
+    policy = compose(None, fit, vm.targets, config.classes).policy
+    assert policy is not None
+    assert policy.tenant == tenant
+    for target, limit in limits.items():
+        drive = policy.for_drive(target)
+        assert drive is not None
+        assert drive.limit == limit
+
+
+@pytest.mark.parametrize("section", ["Proxmox VE", "Ganeti and Incus"])
+def test_platforms_without_libvirt_are_found(section: str) -> None:
+    config = parse(rules(section).encode(), "x")
+    assert config.discover
+    assert [*rule_complaints(config)] == []
+
+
 def test_each_platform_with_rules_has_a_guest_here() -> None:
     shown = [s.split("\n")[0] for s in PAGE.split("\n## ")[1:] if "```toml" in s]
-    assert {section for section, *_ in CASES} == {*shown}
+    found = {"Proxmox VE", "Ganeti and Incus"}
+    assert {section for section, *_ in CASES} | found == {*shown}

@@ -14,7 +14,7 @@ from iokeel.config.load import parse
 from iokeel.config.settings import AgentConfig, Config
 from iokeel.core.values.policy import LastGood
 from iokeel.core.values.state import State
-from iokeel.hypervisors.libvirt.policies import Policies
+from iokeel.hypervisors.policies import Policies
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.domain import parse_domain
 from iokeel.report.history import History

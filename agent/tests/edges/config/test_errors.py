@@ -24,8 +24,8 @@ MESSAGES = [
     ("[hook]\nqqq = 1", ", [hook] qqq: not known; known: strict"),
     (
         '["[key]"]',
-        ", '[key]': not known; known: agent, ceilings, cgroup, classes, curve, fleet, hook, jobs,"
-        " libvirt, policy, rules, storage, tenants, vm",
+        ", '[key]': not known; known: agent, ceilings, cgroup, classes, curve, discover, fleet,"
+        " hook, jobs, libvirt, policy, rules, storage, tenants, vm",
     ),
     ('[hook]\n"[key]" = 1', ", [hook] '[key]': not known; known: strict"),
     ('[tenants."[key]"]', f", [tenants] '[key]': '[key]' {NAME}"),
@@ -45,8 +45,8 @@ MESSAGES = [
     ),
     (
         '["a b"]\nx = 1',
-        ", 'a b': not known; known: agent, ceilings, cgroup, classes, curve, fleet, hook, jobs,"
-        " libvirt, policy, rules, storage, tenants, vm",
+        ", 'a b': not known; known: agent, ceilings, cgroup, classes, curve, discover, fleet,"
+        " hook, jobs, libvirt, policy, rules, storage, tenants, vm",
     ),
     # Rules
     ("[policy]\nmeta = false", ", [policy] meta: not known; did you mean 'metadata'?"),
@@ -258,7 +258,33 @@ MESSAGES = [
         "[vm]\nname = 'a'",
         ", vm: {'name': 'a'} is not a list; write a curve as [[size, cost], ...], "
         'drives as ["VM/DRIVE", ...], devices as ["/dev/NAME", ...], etcd as ["URL", ...], and '
-        "[[vm]] and [[rules]] for each",
+        "[[vm]], [[discover]] and [[rules]] for each",
+    ),
+    # Discover
+    ("[[discover]]", ", [[discover]] 1 sockets: is missing; add it"),
+    ("[[discover]]\nsocket = '/a*'", ", [[discover]] 1 socket: not known; did you mean 'sockets'?"),
+    (
+        "[[discover]]\nsockets = '/a'",
+        ", [[discover]] 1 sockets: '/a' doesn't have one *, which stands for the name of a VM;"
+        " write it like /run/qemu-server/*.qmp",
+    ),
+    (
+        "[[discover]]\nsockets = '/*/[b]'",
+        ", [[discover]] 1 sockets: '/*/[b]' doesn't have one *, which stands for the name of a VM;"
+        " write it like /run/qemu-server/*.qmp",
+    ),
+    (
+        "[[discover]]\nsockets = '/a*'\nformat = 'proxmx'",
+        ", [[discover]] 1 format: 'proxmx' is not known; give 'proxmox'",
+    ),
+    (
+        "[[discover]]\nsockets = '/a*'\nfacts = '/b/{name}'",
+        ', [[discover]] 1 facts: lacks its format; write format = "proxmox", or remove it',
+    ),
+    (
+        "[[discover]]\nsockets = '/a*'\nformat = 'proxmox'\nfacts = '/b'",
+        ", [[discover]] 1 facts: '/b' is the same file for all VMs; write {name} where it has the"
+        " name of a VM",
     ),
     ("vm = [5]", ", [[vm]] 1: 5 is not a table; write it as a [table] of its own"),
     (VM + "drives = 5", ", [[vm]] 1 drives: 5 is not a table; write it as a [table] of its own"),
@@ -402,7 +428,7 @@ MESSAGES = [
         "[storage.a]\ndrives = 'db1/vda'",
         ", [storage.a] drives: 'db1/vda' is not a list; write a curve as [[size, cost], ...], "
         'drives as ["VM/DRIVE", ...], devices as ["/dev/NAME", ...], etcd as ["URL", ...], and '
-        "[[vm]] and [[rules]] for each",
+        "[[vm]], [[discover]] and [[rules]] for each",
     ),
     (
         "[storage.a]\ndrives = ['/vda']",

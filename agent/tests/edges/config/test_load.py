@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iokeel.config.load import load, parse
-from iokeel.config.paths import DEFAULT_CONFIG
+from iokeel.config.paths import DEFAULT_CONFIG, PROXMOX_FACTS
 from iokeel.config.settings import (
     Address,
     AgentConfig,
@@ -305,6 +305,13 @@ def test_the_documented_examples_are_configurations() -> None:
     found = parse(example.encode(), "agent.toml")
     assert found.storages["fast"].policy.capacity == 90_000
     assert found.vms[0].policy.drives["disk0"].limit == 2_000
+    (discover,) = found.discover
+    assert discover.facts == PROXMOX_FACTS
+    assert discover.vm("/run/qemu-server/100.qmp") == VmConfig(
+        "100", Path("/run/qemu-server/100.qmp"), shared=True, by_rules=True
+    )
+    for other in ("/run/qemu-server/.qmp", "/run/qemu-server/a/b.qmp", "/run/qemu-server/100.qga"):
+        assert discover.vm(other) is None
     assert [rule.name for rule in found.rules.rules] == ["io1"]
     rules = parse(site.encode(), "agent.toml").rules
     assert [rule.name for rule in rules.rules] == ["flavors", "projects", "rest"]

@@ -122,9 +122,6 @@ class Vms(SourceNews):
     async def run(self) -> None:
         pass
 
-    def leaves(self, config: Config) -> Collection[str]:
-        return ()
-
     def configure(self, config: Config) -> None:
         pass
 

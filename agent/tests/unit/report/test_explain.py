@@ -36,7 +36,7 @@ from iokeel.core.values.policy import (
 from iokeel.core.values.state import DriveState, State
 from iokeel.core.values.storage import StorageCounters, StoragePolicy
 from iokeel.errors import LimitsRejected, PolicyError
-from iokeel.hypervisors.libvirt.policies import Policies
+from iokeel.hypervisors.policies import Policies
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.domain import parse_domain
 from iokeel.report.explain import explain

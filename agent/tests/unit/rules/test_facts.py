@@ -178,6 +178,7 @@ def test_each_fact_that_is_told_is_known(xml: str) -> None:
 
 def test_what_tenants_call_their_things_is_theirs() -> None:
     named = {"title", "nova.name", "nova.image", "one.name", "kubevirt.name"}
+    named |= {"pve.name", "pve.tags", "pve.tag."}
     assert {name for name, who in VM_FACTS.items() if who == TENANT} == named
     assert who_controls("nova.extra.") is None
     assert who_controls("nova.flavour") is None

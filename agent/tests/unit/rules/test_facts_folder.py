@@ -10,7 +10,7 @@ import pytest
 
 from iokeel.config.load import parse
 from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy
-from iokeel.hypervisors.libvirt.policies import Policies
+from iokeel.hypervisors.policies import Policies
 from iokeel.hypervisors.source import SourceNews
 from iokeel.libvirt_xml.domain import parse_domain
 from iokeel.rules.facts import Facts, facts_of

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from iokeel.config.load import parse
 from iokeel.core.values.policy import BUILTIN_CLASSES, LastGood, PolicyInPart, UnknownPolicy
 from iokeel.errors import ConfigError
-from iokeel.hypervisors.libvirt.policies import Policies
+from iokeel.hypervisors.policies import Policies
 from iokeel.hypervisors.source import SourceNews, VmInfo
 from iokeel.libvirt_xml.domain import parse_domain
 from iokeel.rules.rule import Rules

@@ -296,7 +296,7 @@ def test_what_was_loaded_can_be_used_as_what_was_saved(tmp_path: Path) -> None:
 
 def test_virtual_machines_that_could_not_be_left_are_kept_until_they_are(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
-    stuck = VmConfig("db1", Path("/run/db1.qmp"), DomainPolicy({}))
+    stuck = VmConfig("db1", Path("/run/db1.qmp"), shared=True)
     store.leaving["db1"] = stuck
     assert store.save({})
     again = StateStore(tmp_path)

@@ -151,15 +151,13 @@ class Calls:
     def open(self) -> Any:
         """Return a new connection. Blocks. Raises ConnectionLost."""
         try:
-            connection = libvirt.open(self._uri)
+            return libvirt.open(self._uri)
         except libvirt.libvirtError as error:
             raise ConnectionLost(
                 self._uri,
                 str(error.get_error_message()),
                 "see that libvirtd runs and that the agent's user may use its socket",
             ) from None
-        setattr(connection, PASSES_ON, self._passes_on)
-        return connection
 
     async def _alone(self, name: str, function: Callable[[Any], T], where: str, kind: _Turns) -> T:
         """Run a function while no other call about its domain is under way."""
@@ -217,6 +215,7 @@ class Calls:
         return result
 
     def _run(self, function: Callable[[Any], T], where: str) -> T:
+        PASSES_ON.set(self._passes_on)  # in this thread
         try:
             connection = self._idle.pop()
         except IndexError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Annotated, Any, TypeVar
 
 import libvirt
@@ -37,8 +38,8 @@ from iokeel.words.quoting import shown_path
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-#: An attribute of a connection: whether commands may be sent past libvirt by it.
-PASSES_ON = "iokeel_passes_on"
+#: Whether this thread may send commands past libvirt.
+PASSES_ON = ContextVar("passes_on", default=True)
 _QUERY_SCHEMA = json.dumps({"execute": "query-qmp-schema"})
 _QUERY_BLOCK = json.dumps({"execute": "query-block"})
 # Before the name of a domain's throttle group, in the id of its object.
@@ -264,7 +265,7 @@ def passes_none_on(error: libvirt.libvirtError) -> bool:
 
 def ask(handle: Any, command: str, decoder: Decoder[T]) -> T | None:
     """Return QEMU's answer to a command; None if it makes no sense. Raises libvirtError."""
-    if not getattr(handle.connect(), PASSES_ON, True):
+    if not PASSES_ON.get():
         raise Forbidden("[libvirt] passthrough is false")
     try:
         return decoder.decode(libvirt_qemu.qemuMonitorCommand(handle, command, 0))

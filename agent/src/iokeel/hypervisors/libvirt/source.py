@@ -40,7 +40,6 @@ from iokeel.hypervisors.libvirt.passthrough import (
     query_blocks,
     read_limits,
 )
-from iokeel.hypervisors.libvirt.policies import Policies
 from iokeel.hypervisors.libvirt.readings import (
     HiddenCounters,
     Reading,
@@ -50,6 +49,7 @@ from iokeel.hypervisors.libvirt.readings import (
 )
 from iokeel.hypervisors.libvirt.record import free, held, set_by_platform
 from iokeel.hypervisors.pace import delays
+from iokeel.hypervisors.policies import Policies
 from iokeel.hypervisors.qemu.bounds import Budget
 from iokeel.hypervisors.rests import Rests
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
@@ -152,10 +152,6 @@ class LibvirtSource(SourceNews):
                 self._calls.close()
             log.warning("lost the connection to %s; limits hold, connecting again", self._uri)
             self.reconnects += 1
-
-    def leaves(self, config: Config) -> Collection[str]:
-        """Return nothing: libvirt says which domains there are."""
-        return ()
 
     def configure(self, config: Config) -> None:
         """Read all policies again, with the configuration's classes, ceilings and rules."""

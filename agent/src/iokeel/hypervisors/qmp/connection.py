@@ -19,7 +19,6 @@ import json
 import os
 import re
 import socket
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -30,7 +29,8 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 import msgspec
 
 from iokeel.host.foreign_paths import open_trusted
-from iokeel.host.process import Process, peer, qemu
+from iokeel.host.process import Process, peer, process, qemu
+from iokeel.host.threads import beside
 from iokeel.hypervisors.qemu import bounds
 from iokeel.hypervisors.qemu.bounds import MOST_DRIVES_BYTES, MOST_REPLY_BYTES, Budget
 from iokeel.hypervisors.qmp.faults import NOT_QMP, CommandFailed, MonitorLost, refused, silent
@@ -82,7 +82,9 @@ def decoder(answer: type[T], most: int | None = None) -> Decoder[T]:
 ANYTHING: Decoder[Any] = decoder(Any)
 
 
-class _Request:
+class Request:
+    """A command that waits for its reply. kept: the reply is used after `take`."""
+
     __slots__ = ("decoder", "id", "kept", "line", "most_bytes", "take")
 
     def __init__(
@@ -96,26 +98,24 @@ class _Request:
         self.most_bytes = most_bytes
 
 
-class QmpConnection(asyncio.BufferedProtocol):
-    """A connection to one QMP monitor. Made by `connect`. budget: of what its QEMU may send."""
+class Channel:
+    """What a monitor is asked through: one connection, or one for each turn (turns.py).
 
-    def __init__(
-        self, path: Path, on_event: Callable[[str], None], budget: Budget | None = None
-    ) -> None:
+    budget: of what its QEMU may send.
+    """
+
+    #: Whether others use the monitor, too.
+    is_shared = False
+    _or_else = ""
+
+    def __init__(self, path: Path, budget: Budget | None = None) -> None:
         self.lost: asyncio.Future[MonitorLost] = asyncio.get_running_loop().create_future()
         #: The QEMU that listens; None if the listener is no QEMU, or isn't known yet.
         self.process: Process | None = None
         self._where = str(path)
-        self._on_event = on_event
         self._budget = budget or Budget()
-        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._transport: asyncio.Transport | None = None
-        self._partial = bytearray()
         self._numbers = 0
-        self._sent: _Request | None = None
-        self._waiting: deque[_Request] = deque()
-
-    # Asking
+        self._waiting: deque[Request] = deque()
 
     def ask(
         self,
@@ -123,7 +123,7 @@ class QmpConnection(asyncio.BufferedProtocol):
         decoder: Decoder[Any],
         take: Take,
         most_bytes: int = MOST_REPLY_BYTES,
-    ) -> _Request:
+    ) -> Request:
         """Send a command, or let it wait for those before it.
 
         command: "execute" and its arguments, as JSON without the outer braces. take: called once,
@@ -132,14 +132,21 @@ class QmpConnection(asyncio.BufferedProtocol):
         """
         self._numbers += 1
         line = b'{%b,"id":%d}\n' % (command, self._numbers)
-        request = _Request(self._numbers, line, decoder, take, most_bytes)
+        request = Request(self._numbers, line, decoder, take, most_bytes)
+        self.pass_on(request)
+        return request
+
+    def pass_on(self, request: Request) -> None:
+        """Send a request, or let it wait for those before it."""
         if self.lost.done():
-            asyncio.get_running_loop().call_soon(take, self.lost.result())
-        elif self._sent is None:
-            self._send(request)
+            asyncio.get_running_loop().call_soon(request.take, self.lost.result())
         else:
             self._waiting.append(request)
-        return request
+            self._send_next()
+
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which one question follows another soon."""
+        return contextlib.nullcontext()
 
     async def execute(
         self,
@@ -169,7 +176,7 @@ class QmpConnection(asyncio.BufferedProtocol):
             raise self._error(
                 "timeout",
                 f"no answer to {command} in {timeout_s:g} s",
-                "see whether QEMU is stopped or its storage hangs",
+                "see whether QEMU is stopped or its storage hangs" + self._or_else,
             ) from None
         finally:
             if request in self._waiting:
@@ -190,10 +197,48 @@ class QmpConnection(asyncio.BufferedProtocol):
         if (much := self._budget.spend(nbytes, events, names)) is not None:
             self._fail("flood", f"it sends {much}", _TAKEN_OVER)
 
-    def _send(self, request: _Request) -> None:
-        assert self._transport is not None
-        self._sent = request
-        self._transport.write(request.line)
+    def _send_next(self) -> None:
+        """Send a request that waits, if it can be sent now."""
+        raise NotImplementedError
+
+    def _fail(self, kind: str, what: str, mend: str) -> None:
+        raise NotImplementedError
+
+    def _end(self, error: MonitorLost, *unanswered: Request) -> None:
+        """Note why the channel has ended, and tell those who wait."""
+        self.lost.set_result(error)
+        requests = [*unanswered, *self._waiting]
+        self._waiting.clear()
+        for request in requests:
+            request.take(error)
+
+    def _error(self, kind: str, what: str, mend: str) -> MonitorLost:
+        return MonitorLost(kind, self._where, what, mend)
+
+
+class QmpConnection(asyncio.BufferedProtocol, Channel):
+    """A connection to one QMP monitor. Made by `connect`.
+
+    listener: the process that listens. looking: for whether that is a QEMU; None if it is known.
+    """
+
+    def __init__(
+        self, path: Path, on_event: Callable[[str], None], budget: Budget | None = None
+    ) -> None:
+        super().__init__(path, budget)
+        self.listener: Process | None = None
+        self.looking: asyncio.Future[Process | None] | None = None
+        self._on_event = on_event
+        self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._transport: asyncio.Transport | None = None
+        self._partial = bytearray()
+        self._sent: Request | None = None
+
+    def _send_next(self) -> None:
+        if self._sent is None and self._waiting:
+            assert self._transport is not None
+            self._sent = self._waiting.popleft()
+            self._transport.write(self._sent.line)
 
     # Being answered
 
@@ -253,8 +298,7 @@ class QmpConnection(asyncio.BufferedProtocol):
                 self._fail("protocol", f"a reply to no request, id {reply.id}", NOT_QMP)
                 return
             self._sent = None
-            if self._waiting:
-                self._send(self._waiting.popleft())
+            self._send_next()
             sent.take(reply)
         elif reply.greeting is not None and not self._greeted.done():
             self._greeted.set_result(None)
@@ -264,30 +308,28 @@ class QmpConnection(asyncio.BufferedProtocol):
     def _fail(self, kind: str, what: str, mend: str) -> None:
         if self.lost.done():
             return
-        error = self._error(kind, what, mend)
-        self.lost.set_result(error)
         if self._transport is not None:
             self._transport.abort()
         if not self._greeted.done():
             self._greeted.set_result(None)
-        requests = [self._sent] if self._sent else []
-        requests += self._waiting
-        self._sent = None
-        self._waiting.clear()
-        for request in requests:
-            request.take(error)
-
-    def _error(self, kind: str, what: str, mend: str) -> MonitorLost:
-        return MonitorLost(kind, self._where, what, mend)
+        sent, self._sent = self._sent, None
+        self._end(self._error(kind, what, mend), *([sent] if sent else []))
 
 
 async def connect(
-    path: Path, on_event: Callable[[str], None], budget: Budget | None = None
+    path: Path,
+    on_event: Callable[[str], None],
+    budget: Budget | None = None,
+    last: QmpConnection | None = None,
+    greeting_s: float = _GREETING_TIMEOUT_S,
+    process_s: float = _PROCESS_TIMEOUT_S,
 ) -> QmpConnection:
     """Return a connection to a QMP monitor, ready for commands.
 
-    on_event: called with each event's name. budget: of what its QEMU may send. Returns after 6 s
-    at most, or raises MonitorLost or CommandFailed.
+    on_event: called with each event's name. budget: of what its QEMU may send. last: the one
+    before; if the same process listens, it isn't looked at again. greeting_s, process_s: how long
+    to wait for the greeting, and until it is known which process listens. Raises MonitorLost or
+    CommandFailed.
     """
     try:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -306,17 +348,23 @@ async def connect(
         raise refused(path, error) from None
     connection = QmpConnection(path, on_event, budget)
     pid = peer(sock).pid  # the socket may be closed once the greeting is missed
-    told = _tell_process(connection, pid)
+    connection.listener = process(pid)
+    if last is not None and connection.listener == last.listener:
+        connection.process = last.process
+    else:  # /proc tells a program only while its memory map isn't being changed, which may last
+        connection.looking = beside(partial(qemu, pid), "qmp-process")
+        connection.looking.add_done_callback(partial(_note_process, connection))
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
-    ends = time.monotonic() + _GREETING_TIMEOUT_S
+    ends = time.monotonic() + greeting_s
     try:
-        async with asyncio.timeout(_GREETING_TIMEOUT_S):
+        async with asyncio.timeout(greeting_s):
             await connection._greeted
         left_s = round(ends - time.monotonic(), 3)
         await connection.execute("qmp_capabilities", {}, ANYTHING, left_s)
-        await asyncio.wait({told}, timeout=_PROCESS_TIMEOUT_S)
+        if connection.looking is not None and process_s:
+            await asyncio.wait({connection.looking}, timeout=process_s)
     except TimeoutError:
-        why = await asyncio.to_thread(silent, path, pid, _GREETING_TIMEOUT_S)
+        why = await asyncio.to_thread(silent, path, pid, greeting_s)
         connection.close()
         raise why from None
     except BaseException:
@@ -325,26 +373,8 @@ async def connect(
     return connection
 
 
-def _tell_process(connection: QmpConnection, pid: int) -> asyncio.Future[None]:
-    """Have a connection know who listens, and return a future that ends then.
-
-    /proc tells a program only while its memory map isn't being changed, which may last. The thread
-    is no executor's, because the process couldn't end before one that hangs.
-    """
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[None] = loop.create_future()
-
-    def tell(process: Process | None) -> None:
-        connection.process = process
-        told.set_result(None)
-
-    def run() -> None:
-        found = qemu(pid)
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell, found)
-
-    threading.Thread(target=run, name="qmp-process", daemon=True).start()
-    return told
+def _note_process(connection: QmpConnection, told: asyncio.Future[Process | None]) -> None:
+    connection.process = told.result()
 
 
 def _settle(answer: asyncio.Future[Reply[Any]], reply: Reply[Any] | MonitorLost) -> None:

@@ -19,7 +19,7 @@ from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
 from iokeel.hypervisors.qemu.bounds import MOST_DRIVES_BYTES, MOST_LISTED
 from iokeel.hypervisors.qemu.drives import BlockStats
 from iokeel.hypervisors.qemu.limits import Group, QemuAbilities, from_group
-from iokeel.hypervisors.qmp.connection import QmpConnection, Reply, decoder
+from iokeel.hypervisors.qmp.connection import Channel, Reply, decoder
 from iokeel.hypervisors.qmp.discovery import GROUPS
 from iokeel.hypervisors.qmp.faults import MonitorLost
 from iokeel.hypervisors.source import SourceNews
@@ -80,7 +80,7 @@ class DriveCounters:
         find_anew: Callable[[], None],
         note_limits: Callable[[str, ThrottleLimits | None], None],
     ) -> None:
-        self.hangs = False
+        self.hangs = self._is_shared = False
         self._refusals: dict[str, str] = {}  # as they were told, by command
         self._vm = vm
         self._news = news
@@ -121,8 +121,9 @@ class DriveCounters:
         """Decode a drive's limits at the next tick, even if they haven't changed."""
         self._limits[drive] = _UNREAD
 
-    def ask(self, connection: QmpConnection | None, round_: Round) -> None:
+    def ask(self, connection: Channel | None, round_: Round) -> None:
         """Ask for the counters of all drives, unless an earlier answer is still owed."""
+        self._is_shared = connection is not None and connection.is_shared
         if self._asked is not None or connection is None:
             self._missed()
             return
@@ -258,6 +259,8 @@ class DriveCounters:
             )
 
     def _missed(self) -> None:
+        if self._is_shared:  # another client may have its turn (turns.py)
+            return
         self._news.errors["timeout"] += 1
         if not self.hangs:
             self.hangs = True

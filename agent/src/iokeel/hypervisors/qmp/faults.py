@@ -17,10 +17,13 @@ from iokeel.host.process import is_stopped
 #: The class of QEMU's error if it doesn't know a command.
 NO_COMMAND = "CommandNotFound"
 NOT_QMP = "it has to be a QMP monitor of QEMU's, without pretty=on"
-_SERVES_ONE = "QEMU serves one client at a time: give the agent a -qmp socket of its own"
-# In /proc/net/unix: the field of a socket's state, that of its path, and the state of one that
-# has been accepted.
-_STATE, _PATH, _ACCEPTED = 5, 7, "03"
+_SERVES_ONE = (
+    "QEMU serves one client at a time: give the agent a -qmp socket of its own, or write shared ="
+    " true"
+)
+# In /proc/net/unix: the field of a socket's state, that of its path, and the states of one that
+# waits to be accepted, and that has been.
+_STATE, _PATH, _WAITS, _ACCEPTED = 5, 7, "02", "03"
 
 
 class MonitorLost(ConnectionLost):
@@ -80,7 +83,7 @@ def silent(path: Path, pid: int, waited_s: float) -> MonitorLost:
     pid: of the process that listens.
     """
     where = str(path)
-    states = [*_states(where)]
+    states = [state for name, state in _sockets() if name == where]
     if _ACCEPTED in states:  # and ours is not: QEMU accepts one client at a time
         return MonitorLost("busy", where, "another client uses this monitor", _SERVES_ONE)
     what = f"no greeting in {waited_s:g} s from process {pid}"
@@ -88,17 +91,28 @@ def silent(path: Path, pid: int, waited_s: float) -> MonitorLost:
         mend = f"it hangs, or serves another client; {_SERVES_ONE}"
         return MonitorLost("timeout", where, what, mend)
     if is_stopped(pid):
-        return MonitorLost("timeout", where, what, f"it is stopped: kill -CONT {pid}")
+        return stopped(where, pid)
     return MonitorLost("timeout", where, what, "it hangs: see whether its storage does")
 
 
-def _states(path: str) -> Iterator[str]:
-    """Yield the states of the sockets of a path. Takes long if there are very many sockets."""
+def stopped(where: str, pid: int) -> MonitorLost:
+    """Return the fault of a QEMU that is stopped."""
+    what = f"process {pid} is stopped, and answers nobody"
+    return MonitorLost("timeout", where, what, f"kill -CONT {pid}")
+
+
+def clients() -> Iterator[str]:
+    """Yield the paths of sockets with clients, once for each. One that waits is one, too."""
+    return (path for path, state in _sockets() if state in (_WAITS, _ACCEPTED))
+
+
+def _sockets() -> Iterator[tuple[str, str]]:
+    """Yield all unix sockets' paths and states. Takes long if there are very many."""
     with contextlib.suppress(OSError), open("/proc/net/unix", errors="surrogateescape") as lines:
         for line in lines:
             fields = line.rstrip("\n").split(maxsplit=_PATH)
-            if len(fields) > _PATH and fields[_PATH] == path:
-                yield fields[_STATE]
+            if len(fields) > _PATH:
+                yield fields[_PATH], fields[_STATE]
 
 
 def _owner(path: Path) -> str:

@@ -15,16 +15,15 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TypeVar
 
 from iokeel.config.settings import VmConfig
 from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import STOCK, ThrottleLimits
-from iokeel.core.values.policy import OBSERVE, PolicyInPart, ToldPolicy
+from iokeel.core.values.policy import OBSERVE, DomainPolicy, PolicyInPart, ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError, TargetsMissing
 from iokeel.host.process import ENDED, Process, process
 from iokeel.hypervisors.pace import delays
@@ -43,12 +42,13 @@ from iokeel.hypervisors.qemu.jobs import setting as setting_speed
 from iokeel.hypervisors.qemu.limits import QemuAbilities, for_curve, from_group, keep_patched
 from iokeel.hypervisors.qmp.connection import (
     ANYTHING,
+    Channel,
     Decoder,
-    QmpConnection,
     connect,
     decoder,
 )
 from iokeel.hypervisors.qmp.counters import DriveCounters, Round
+from iokeel.hypervisors.qmp.discovered import Discovered, Told
 from iokeel.hypervisors.qmp.discovery import (
     query_abilities,
     query_devices,
@@ -56,6 +56,7 @@ from iokeel.hypervisors.qmp.discovery import (
     query_groups,
 )
 from iokeel.hypervisors.qmp.faults import CommandFailed, MonitorLost
+from iokeel.hypervisors.qmp.turns import Others, Turns
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.domain import Disk
 from iokeel.libvirt_xml.policy import check_throttled
@@ -68,7 +69,7 @@ _JOBS = decoder(list[JobInfo], MOST_DRIVES)
 #: Some changes have no event (limits set over another monitor, say). Look again this often, in the
 #: mean: at the next tick. With few VMs it is more often, about one of them a second.
 RECHECK_S = 60.0
-_LEAST_RECHECK_S = 2.0
+_LEAST_RECHECK_S, _LEAST_SHARED_S = 2.0, 10.0
 # A QEMU with 2,000 throttle groups tells all in 3 s. One that takes longer holds up itself alone.
 _DISCOVERY_S = 10.0
 # A flood of events doesn't have the drives found more often than this.
@@ -76,6 +77,8 @@ _REFRESH_PAUSE_S = 1.0
 # Nor do file names that take long to read. One character of them takes 50 ns, so that is a fiftieth
 # of a core.
 _PAUSE_S_A_CHARACTER = 2.5e-6
+# A VM of [[discover]] begins and ends by itself.
+_ENDED = ("missing", "stale", "closed")
 # Lines of the log a minute, of each kind that comes with words of QEMU's.
 _MOST_LINES = 20
 
@@ -84,7 +87,8 @@ class Monitor:
     """One VM's socket, kept connected, and its drives.
 
     known: where all VMs' monitors keep their VmInfo, by name. ran: the QEMUs that are known
-    otherwise, as from an earlier agent, by VM.
+    otherwise, as from an earlier agent, by VM. others: the clients of all VMs' monitors.
+    discovered: has the policy of a VM of [[discover]].
     """
 
     def __init__(
@@ -93,13 +97,15 @@ class Monitor:
         news: SourceNews,
         known: dict[str, VmInfo],
         ran: Mapping[str, Process],
+        others: Others,
+        discovered: Discovered,
     ) -> None:
         self._vm = vm
         self._news = news
         self._known = known
-        self._connection: QmpConnection | None = None
+        self._connection: Channel | None = None
         self._process: Process | None = None
-        self._ran = ran
+        self._ran, self._others, self._discovered = ran, others, discovered
         self._served_by: set[Process] = set()  # the QEMUs that were here, until they have ended
         self._abilities = QemuAbilities()
         self._drives: dict[str, QmpDrive] = {}
@@ -124,12 +130,14 @@ class Monitor:
         return self._connection is not None and not self._connection.lost.done()
 
     @property
-    def socket(self) -> Path:
-        """Where it is connected to."""
-        return self._vm.socket
+    def vm(self) -> VmConfig:
+        """The VM, and where it is connected to."""
+        return self._vm
 
     def configure(self, vm: VmConfig) -> None:
         """Take over another policy for the same VM at the same socket."""
+        if vm.shared != self._vm.shared and self._connection is not None:
+            self._connection.close()
         self._vm = vm
         if vm.name in self._known:
             self._publish()
@@ -272,9 +280,13 @@ class Monitor:
             async with asyncio.timeout(wait_s):
                 await self._wake.wait()
 
-    async def _connect(self, connecting: asyncio.Semaphore) -> QmpConnection:
-        async with connecting:
-            connection = await connect(self._vm.socket, self._event, self._budget)
+    async def _connect(self, connecting: asyncio.Semaphore) -> Channel:
+        connection: Channel
+        if self._vm.shared:
+            connection = Turns(self._vm.socket, self._event, self._budget, self._others)
+        else:
+            async with connecting:
+                connection = await connect(self._vm.socket, self._event, self._budget)
         try:
             self._wake.clear()
             await self._discover(connection, anew=True)
@@ -291,7 +303,7 @@ class Monitor:
         log.info("VM %s: connected, %d drives", self._vm.name, len(self._drives))
         return connection
 
-    async def _follow(self, connection: QmpConnection) -> None:
+    async def _follow(self, connection: Channel) -> None:
         """Find drives anew when woken, until the connection ends."""
         connection.lost.add_done_callback(lambda _: self._wake.set())
         while True:
@@ -323,11 +335,14 @@ class Monitor:
         self._shut_down = self._shut_down or name == "SHUTDOWN"
 
     def _unreachable(self, error: MonitorLost | CommandFailed) -> None:
-        self._report(error)
+        if not self._vm.by_rules or error.kind not in _ENDED:
+            self._report(error)
         self._served_by.add(self._ran.get(self._vm.name, ENDED))
         self._served_by = {each for each in self._served_by if process(each.pid) == each}
         self.may_run = error.kind not in ("missing", "stale") or bool(self._served_by)
         if not self.may_run and self._vm.name in self._known:
+            if self._vm.by_rules:
+                log.info("VM %s: has ended", self._vm.name)
             del self._known[self._vm.name]
             self._drives = {}
             self._counters.follow({}, {}, {})
@@ -345,23 +360,25 @@ class Monitor:
 
     def _recheck_later(self) -> None:
         # Not all VMs in the same tick, although they were all found at once when the agent started.
-        mean_s = min(RECHECK_S, max(_LEAST_RECHECK_S, len(self._known)))
+        least_s = _LEAST_SHARED_S if self._vm.shared else _LEAST_RECHECK_S
+        mean_s = min(RECHECK_S, max(least_s, len(self._known)))
         self._recheck_at = time.monotonic() + mean_s * random.uniform(0.5, 1.5)
 
-    async def _discover(self, connection: QmpConnection, *, anew: bool = False) -> None:
+    async def _discover(self, connection: Channel, *, anew: bool = False) -> None:
         """Ask QEMU for its drives and the limits in force. Raises MonitorLost, CommandFailed.
 
         anew: ask for its abilities, too.
         """
         try:
-            async with asyncio.timeout(_DISCOVERY_S):
-                await self._find_drives(connection, anew=anew)
+            with connection.together():
+                async with asyncio.timeout(_DISCOVERY_S):
+                    await self._find_drives(connection, anew=anew)
         except TimeoutError:
             what = f"it hasn't told all its drives in {_DISCOVERY_S:g} s"
             mend = "see whether QEMU is stopped or its storage hangs"
             raise MonitorLost("timeout", str(self._vm.socket), what, mend) from None
 
-    async def _find_drives(self, connection: QmpConnection, *, anew: bool) -> None:
+    async def _find_drives(self, connection: Channel, *, anew: bool) -> None:
         if anew or self._abilities.throttle is None:
             self._abilities = await query_abilities(connection)
             self._counters.learned(self._abilities)
@@ -374,7 +391,7 @@ class Monitor:
             )
             self._spelled_out = spelled_out(blocks)
             unthrottled = unthrottled_of(devices, blocks)
-            drives = {t: drive for t, drive in drives.items() if t not in unthrottled}
+            drives = {t: d for t, d in drives.items() if t not in unthrottled and self._is_disk(t)}
             name = self._vm.name
             of = {(d.qdev, d.device): DriveId(name, d.target) for d in drives.values()}
             groups = {d.throttle_group: DriveId(name, d.target) for d in drives.values()}
@@ -392,11 +409,14 @@ class Monitor:
         if connection.process is not None:
             self._served_by.add(connection.process)
         self._empty, self._unthrottled = empty_of(blocks) - drives.keys(), unthrottled
-        self._tell_below()
         self._tell_odd(sum(block.inserted is not None for block in blocks))
         self._publish()
+        self._tell_below(self._known[self._vm.name].policy)
 
-    def _check_alone(self, connection: QmpConnection) -> None:
+    def _is_disk(self, target: str) -> bool:
+        return not self._vm.by_rules or not self._discovered.is_no_disk(self._vm, target)
+
+    def _check_alone(self, connection: Channel) -> None:
         """Raise MonitorLost, and end the connection, if its QEMU is another VM's."""
         process = connection.process
         for name, info in self._known.items():
@@ -405,7 +425,7 @@ class Monitor:
                 connection.close("busy", what, "give each [[vm]] a QEMU of its own")
                 raise connection.lost.result()
 
-    async def _add_patched(self, connection: QmpConnection, drives: dict[str, QmpDrive]) -> None:
+    async def _add_patched(self, connection: Channel, drives: dict[str, QmpDrive]) -> None:
         """Add the patches' fields to limits, which query-block lacks.
 
         A QEMU that doesn't count doesn't tell them either: they are taken to be as they were last
@@ -426,12 +446,12 @@ class Monitor:
                     limits = keep_patched(drive.in_force, last)
                     drives[target] = replace(drive, in_force=limits)
 
-    def _tell_below(self) -> None:
+    def _tell_below(self, policy: ToldPolicy | None) -> None:
         """Tell of filters in backing files, whose limits the agent doesn't set."""
         below = {drive.target: drive.below for drive in self._drives.values() if drive.below}
         for target, groups in below.items():
             is_new = self._told_below.get(target) != groups
-            held = self._vm.policy.for_drive(target) is not None
+            held = policy is not None and policy.for_drive(target) is not None
             if is_new and held and self._lines.may("below"):
                 log.warning(
                     "VM %s, drive %s: a snapshot is above its throttle filter, so the filter's"
@@ -460,13 +480,21 @@ class Monitor:
 
     def _publish(self) -> None:
         name = self._vm.name
-        policy: ToldPolicy = self._vm.policy
         before = self._known.get(name)
-        missing = self._missing()
-        error = self._policy_error(missing)
-        if missing:  # whatever else is wrong with the policy
-            policy = PolicyInPart(self._vm.policy)
-        if error is not None and (before is None or before.policy_error != error):
+        disks = [
+            *(Disk(drive.target, drive.path) for drive in self._drives.values()),
+            *(Disk(target, unthrottled=why) for target, why in self._unthrottled.items()),
+        ]
+        if self._vm.by_rules:
+            told = self._discovered.policy(self._vm, disks, before)
+        else:
+            told = self._configured(self._vm.policy, disks)
+            if self._vm.policy.mode == OBSERVE:
+                told = told._replace(policy=None, would=told.policy)
+        error = told.error or self._fault(told.policy)
+        is_told = told.error is not None and self._vm.by_rules  # by who reads policies
+        is_news = before is None or before.policy_error != error
+        if error is not None and is_news and not is_told:
             self._news.errors["policy"] += 1
             if self._lines.may("policy"):
                 log.error("%s", error)
@@ -476,40 +504,41 @@ class Monitor:
             )
             for d in self._drives.values()
         }
-        observed = policy.mode == OBSERVE
         info = VmInfo(
             name,
             drives,
-            None if observed else policy,
+            told.policy,
             error,
             self._process,
             empty=self._empty,
             from_libvirt=False,
-            would=policy if observed else None,
+            by_rules=told.by_rules,
+            would=told.would,
         )
-        if info != before:
+        if info != before or told.by_rules != before.by_rules:
             self._known[name] = info
             self._news.on_change(name)
 
-    def _missing(self) -> list[str]:
-        """Return the targets in the policy that the VM doesn't have."""
+    def _configured(self, policy: DomainPolicy, disks: Sequence[Disk]) -> Told:
+        """Return the policy of a [[vm]], and what is wrong with it."""
+        where = f"VM {self._vm.name}"
         there = {*self._drives, *self._empty, *self._unthrottled}
-        return sorted(self._vm.policy.drives.keys() - there)
+        if missing := sorted(policy.drives.keys() - there):  # whatever else is wrong with it
+            return Told(PolicyInPart(policy), TargetsMissing(where, missing, [*self._drives]), None)
+        try:
+            check_throttled(policy, disks, where)
+        except PolicyError as error:
+            return Told(policy, error, None)
+        return Told(policy, None, None)
 
-    def _policy_error(self, missing: list[str]) -> IokeelError | None:
-        where, policy = f"VM {self._vm.name}", self._vm.policy
-        if missing:
-            return TargetsMissing(where, missing, [*self._drives])
+    def _fault(self, policy: ToldPolicy | None) -> IokeelError | None:
+        """Return why a policy can't hold all drives as it says; None if it can."""
+        where = f"VM {self._vm.name}"
         if not self._abilities.guest_devices and not self._abilities.counts:
             return IokeelError(where, *_COUNTS_NOTHING)
         for drive in self._drives.values():
-            if drive.shares and policy.for_drive(drive.target) is not None:
+            if drive.shares and policy is not None and policy.for_drive(drive.target) is not None:
                 return PolicyError(f"{where}, drive {drive.target}", *shared(drive))
-        try:
-            disks = [Disk(target, unthrottled=why) for target, why in self._unthrottled.items()]
-            check_throttled(policy, disks, where)
-        except PolicyError as error:
-            return error
         return None
 
 

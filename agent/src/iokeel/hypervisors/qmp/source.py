@@ -6,16 +6,19 @@ import asyncio
 import logging
 import resource
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 
 from iokeel.config.settings import Config, VmConfig
 from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.values.counters import Counters, DriveId
 from iokeel.core.values.limits import ThrottleLimits
+from iokeel.core.values.policy import LastGood
 from iokeel.errors import DriveGone
 from iokeel.host.process import Process
 from iokeel.hypervisors.qmp.counters import Round
+from iokeel.hypervisors.qmp.discovered import Discovered
 from iokeel.hypervisors.qmp.monitor import Monitor
+from iokeel.hypervisors.qmp.turns import Others
 from iokeel.hypervisors.rests import Rests
 from iokeel.hypervisors.source import SourceNews, VmInfo
 
@@ -25,6 +28,8 @@ log = logging.getLogger(__name__)
 # reply's time is when it is read, so it has to be read soon.
 _CONNECTING = 64
 _ASKED_AT_ONCE = 32
+# Between looks at the sockets of [[discover]].
+_LOOK_S = 2.0
 # Open files: a VM's socket, and one for each thread of a QEMU at rest (rests.py may have half of
 # all); then those that are no VM's.
 _FILES_A_VM = 6
@@ -34,12 +39,25 @@ _OTHER_FILES = 100
 class QmpSource(SourceNews):
     """The VMs behind some QMP sockets. Implements iokeel.hypervisors.source.Source."""
 
-    def __init__(self, vms: Sequence[VmConfig], ran: Mapping[str, Process] | None = None) -> None:
-        """ran: the QEMUs that are known otherwise, as from an earlier agent, by VM."""
+    def __init__(
+        self,
+        vms: Sequence[VmConfig],
+        ran: Mapping[str, Process] | None = None,
+        config: Config | None = None,
+        policies: MutableMapping[str, LastGood] | None = None,
+    ) -> None:
+        """ran: the QEMUs that are known otherwise, as from an earlier agent, by VM.
+
+        config: has [[discover]]; None if there is none. policies: the last good ones of its VMs.
+        """
         super().__init__()
+        self._config = config or Config()
+        self._discovered = Discovered(self._config, {} if policies is None else policies, self)
+        self._others = Others()
         self._known: dict[str, VmInfo] = {}
         self._ran = {} if ran is None else ran
-        self._monitors = {vm.name: Monitor(vm, self, self._known, self._ran) for vm in vms}
+        there = self._discovered.vms() | {vm.name: vm for vm in vms}
+        self._monitors = {name: self._monitor_of(vm) for name, vm in there.items()}
         self._rests = Rests()
         self._connecting = asyncio.Semaphore(_CONNECTING)
         self._running: asyncio.TaskGroup | None = None
@@ -48,31 +66,74 @@ class QmpSource(SourceNews):
     async def run(self) -> None:
         """Connect to every socket, stay connected and follow the drives, until cancelled."""
         async with asyncio.TaskGroup() as self._running:
+            await self._discovered.read()
             self._start(self._monitors)
-            await asyncio.Event().wait()  # others may be configured
+            while True:  # others may be configured
+                await asyncio.sleep(_LOOK_S)
+                if self._config.discover:
+                    await self._look()
 
-    def leaves(self, config: Config) -> Collection[str]:
+    def leaves(self, config: Config) -> Mapping[str, VmConfig]:
         """Return the VMs that another configuration lacks, or has at another socket."""
-        sockets = {vm.name: vm.socket for vm in config.vms}
-        return {name for name, vm in self._monitors.items() if sockets.get(name) != vm.socket}
+        wanted = self._wanted(config)
+        return {
+            name: monitor.vm
+            for name, monitor in self._monitors.items()
+            if name not in wanted or wanted[name].socket != monitor.vm.socket
+        }
 
     def configure(self, config: Config) -> None:
         """Follow the VMs that are configured now. A VM at another socket is another VM."""
-        wanted, gone = {vm.name: vm for vm in config.vms}, self.leaves(config)
+        self._config = config
+        self._discovered.configure(config)
+        wanted, gone = self._discovered.vms() | self._wanted(config), self.leaves(config)
         for name, monitor in [*self._monitors.items()]:
-            if name not in gone:
+            if name in gone:
+                self._end(name)
+            else:
                 monitor.configure(wanted[name])
+        self._add(wanted)
+
+    def sockets(self) -> Mapping[str, str]:
+        """Return the sockets of all VMs, by name."""
+        return {name: str(monitor.vm.socket) for name, monitor in self._monitors.items()}
+
+    def _wanted(self, config: Config) -> dict[str, VmConfig]:
+        """Return the VMs that a configuration names, and those of these that it would find."""
+        found = (config.discovered(monitor.vm) for monitor in self._monitors.values())
+        return {vm.name: vm for vm in found if vm is not None} | {vm.name: vm for vm in config.vms}
+
+    async def _look(self) -> None:
+        """Find the VMs of [[discover]] that have begun or ended, and what is new of the others."""
+        there = self._discovered.vms()
+        changed = await self._discovered.read()
+        for name, monitor in [*self._monitors.items()]:
+            if not monitor.vm.by_rules:
                 continue
-            del self._monitors[name]
-            if (task := self._tasks.pop(name, None)) is not None:
-                task.cancel()
-            if self._known.pop(name, None) is not None:
-                self.on_change(name)
-        new = wanted.keys() - self._monitors.keys()
-        self._monitors |= {
-            name: Monitor(wanted[name], self, self._known, self._ran) for name in new
-        }
+            if name not in there and not monitor.may_run:
+                self._discovered.forget(monitor.vm)
+                self._end(name)
+            elif name in changed:
+                monitor.find_anew()
+        if self._discovered.facts_changed():
+            for monitor in self._monitors.values():
+                monitor.configure(monitor.vm)
+        self._add(there)
+
+    def _add(self, vms: Mapping[str, VmConfig]) -> None:
+        new = vms.keys() - self._monitors.keys()
+        self._monitors |= {name: self._monitor_of(vms[name]) for name in new}
         self._start(new)
+
+    def _end(self, name: str) -> None:
+        del self._monitors[name]
+        if (task := self._tasks.pop(name, None)) is not None:
+            task.cancel()
+        if self._known.pop(name, None) is not None:
+            self.on_change(name)
+
+    def _monitor_of(self, vm: VmConfig) -> Monitor:
+        return Monitor(vm, self, self._known, self._ran, self._others, self._discovered)
 
     def _start(self, names: Collection[str]) -> None:
         if self._running is not None:
@@ -148,7 +209,7 @@ class QmpSource(SourceNews):
         """
         monitor = self._monitors.get(drive.domain)
         if monitor is None:
-            raise DriveGone(str(drive), "no VM of that name is configured")
+            raise DriveGone(str(drive), "no VM of that name is configured or found")
         await monitor.set_limits(drive, limits, timeout_s)
 
     async def jobs(self, domain: str, timeout_s: float) -> list[BlockJob]:
@@ -161,7 +222,7 @@ class QmpSource(SourceNews):
 
     def _monitor(self, domain: str) -> Monitor:
         if (monitor := self._monitors.get(domain)) is None:
-            raise DriveGone(domain, "no VM of that name is configured")
+            raise DriveGone(domain, "no VM of that name is configured or found")
         return monitor
 
 

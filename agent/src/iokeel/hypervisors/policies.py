@@ -6,7 +6,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import ThrottleLimits
@@ -42,13 +42,28 @@ from iokeel.rules.compose import (
     subject_of,
     with_rest_of,
 )
-from iokeel.rules.facts import facts_of
+from iokeel.rules.facts import Facts, facts_of
 from iokeel.rules.facts_folder import FactsFolder
 from iokeel.rules.platform import Found, record_text
 from iokeel.rules.rule import OWN, Fit, Rules
 from iokeel.words.quoting import few
 
 log = logging.getLogger(__name__)
+
+
+class FactsOf(Protocol):
+    """Returns the facts of a VM. The arguments are those of iokeel.rules.facts.facts_of."""
+
+    def __call__(
+        self,
+        xml: str,
+        domain: DomainXml,
+        where: str,
+        *,
+        held: Mapping[str, Found],
+        adopted: Mapping[str, Found],
+        sizes: Mapping[str, int],
+    ) -> Facts: ...
 
 
 class _Seen(NamedTuple):
@@ -60,7 +75,7 @@ class _Seen(NamedTuple):
 
 
 class Policies:
-    """Reads domains' policies.
+    """Reads the policies of domains, or of the VMs of [[discover]].
 
     classes: those that a policy can name. ceilings, rules: this host's. files: of facts that the
     operator adds; None if there are none. sizes: of domains' drives, by name and target, in bytes,
@@ -68,6 +83,8 @@ class Policies:
     way. adopted: what their platform has set since, which isn't on record yet. last_good: the last
     good policy of each domain that runs or is defined, by its UUID: a name may pass to another
     domain. One that an older version saved without a UUID is by name until its domain is read.
+    One of [[discover]] is by its socket. facts: reads a VM's facts. kind: what a VM is called in
+    errors.
     """
 
     def __init__(
@@ -75,7 +92,10 @@ class Policies:
         classes: Mapping[str, DrivePolicy],
         last_good: MutableMapping[str, LastGood],
         news: SourceNews,
+        facts: FactsOf = facts_of,
+        kind: str = "domain",
     ) -> None:
+        self._facts_of, self._kind = facts, kind
         self.classes = classes
         self.ceilings: Sequence[Ceiling] = ()
         self.rules = Rules()
@@ -89,7 +109,8 @@ class Policies:
 
     def others(self, there: Mapping[str, str]) -> set[str]:
         """Return what last good policies are kept of other domains. there: UUIDs by name."""
-        return self._last_good.keys() - {*there, *there.values()}
+        kept = {key for key in self._last_good if not key.startswith("/")}
+        return kept - {*there, *there.values()}
 
     def forget_others(self, there: Mapping[str, str]) -> None:
         """Drop the last good policies of domains that neither run nor are defined.
@@ -189,7 +210,7 @@ class Policies:
         It is held to the host's ceiling. text: the domain's XML. last: the domain as last read. A
         fault is counted and logged unless that one had it too.
         """
-        where = _where(xml)
+        where = self._where(xml)
         ceiling = ceiling_of(self.ceilings, xml.name)
         bad: PolicyError | None = None
         key = xml.uuid or xml.name
@@ -263,11 +284,13 @@ class Policies:
             self._seen.pop(xml.name, None)
             facts = seen.by_rules.facts if seen and known else None
             if facts is None:
-                facts = facts_of(text, xml, _where(xml), held=held, adopted=adopted, sizes=sizes)
+                facts = self._facts_of(
+                    text, xml, self._where(xml), held=held, adopted=adopted, sizes=sizes
+                )
                 kept = {t: each for t, each in adopted.items() if facts.found.get(t) != each}
                 self.adopted[xml.name] = kept
                 facts = facts if self.files is None else self.files.added(facts)
-            fit = self.rules.fit(facts, self.classes, _where(xml))
+            fit = self.rules.fit(facts, self.classes, self._where(xml))
             seen = self._seen[xml.name] = _Seen(digest, self.rules, ByRules(facts, fit))
         return seen.by_rules.fit
 
@@ -279,7 +302,7 @@ class Policies:
 
     def _composed(self, xml: DomainXml, text: str, last: LastGood | None) -> Composed:
         """Return a domain's policy, by its own and by the rules. Raises PolicyError."""
-        metadata, where = self.rules.metadata, _where(xml)
+        metadata, where = self.rules.metadata, self._where(xml)
         own = written_policy(text, where) if metadata else None
         if own is not None and ceiling_of(self.ceilings, xml.name) is not None:
             own = replace(own, mode=None)  # whom a ceiling holds doesn't choose that
@@ -337,6 +360,9 @@ class Policies:
         self._complain(error, last, "; it stays as it was last")
         return error
 
+    def _where(self, xml: DomainXml) -> str:
+        return f"{self._kind} {xml.name}"
+
     def _of_older_version(self, name: str) -> LastGood | None:
         """Take out a policy that was saved without a UUID."""
         last = self._last_good.get(name)
@@ -347,10 +373,6 @@ class Policies:
         if last is None or last.policy_error != error:
             self._news.errors["policy"] += 1
             log.error("%s%s", error, more)
-
-
-def _where(xml: DomainXml) -> str:
-    return f"domain {xml.name}"
 
 
 def _with_rest(
