@@ -8,7 +8,7 @@ COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/pyth
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-all house fuzz molecule test-page test-deploy test-qemu test-exact check tree metrics-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -64,7 +64,7 @@ test-rest: law # What test-all runs beyond test
 	cd agent && PYTHONPATH=$(CURDIR)/build/law ../$(BIN)/python -m pytest --numprocesses auto \
 		-m "not thorough" tests/unit/core
 
-test-all: test test-rest ## Run all tests but test-page, test-deploy, test-qemu, test-exact, molecule (40 minutes)
+test-all: test test-rest ## Run all tests but test-page, test-deploy, test-openstack, test-qemu, test-exact, molecule (40 minutes)
 
 fuzz: setup ## Fuzz whatever parses what others wrote (TARGET= RUNS= SECONDS=; a minute for each)
 	$(RUN) tests.fuzz $(TARGET) $(if $(RUNS),--runs $(RUNS)) \
@@ -87,6 +87,9 @@ test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (
 
 test-deploy: setup page ## Build the packages, and test them and Ansible's role on booted machines
 	cd agent && ../$(BIN)/python -m pytest tests/deploy
+
+test-openstack: setup ## Test the agent beside a real OpenStack and its servers (8 minutes; half an hour at first)
+	cd agent && ../$(BIN)/python -m pytest -s tests/openstack
 
 molecule: setup ## Test Ansible's role by Molecule, on booted Debian 12 and 13 (DO=converge: one step)
 	cd playbooks/roles/iokeel && PATH="$(CURDIR)/$(BIN):$$PATH" \

@@ -38,11 +38,14 @@ class Machine(Host):
     """A running machine; use it as a context manager. What it writes goes to memory.
 
     codename: of its Debian. folders: paths outside, by the paths at which it may read them.
-    name: no other machine has it while this one runs.
+    root: what it starts from, if not a hypervisor. name: no other machine has it while this one
+    runs.
     """
 
-    def __init__(self, codename: str, folders: Mapping[str, Path] | None = None) -> None:
-        self._root = hypervisor(codename)
+    def __init__(
+        self, codename: str, folders: Mapping[str, Path] | None = None, root: Path | None = None
+    ) -> None:
+        self._root = root or hypervisor(codename)
         self._folders = folders or {}
         self.name = f"iokeel-{os.getpid()}-{next(_numbers)}"
 
@@ -89,6 +92,11 @@ class Machine(Host):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         return done.returncode, done.stdout
+
+    @property
+    def inside(self) -> Path:
+        """The machine's root, as this process can read it."""
+        return Path(f"/proc/{self._init}/root")
 
     @property
     def ssh_options(self) -> Sequence[str]:

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from testing.lab.roots import debian
 
-PACKAGES = (
+CONTAINED = (
     "systemd-sysv", "dbus", "udev", "iproute2", "procps", "openssh-server",
     "python3", "libvirt-daemon-system", "libvirt-clients", "qemu-system-x86",
-    "qemu-utils", "fio",
-    "linux-image-cloud-amd64", "initramfs-tools",
-    "python3-libvirt", "python3-venv", "socat",
+    "qemu-utils", "fio", "python3-libvirt", "python3-venv", "socat",
 )  # fmt: skip
+"""Packages of a machine that boots as a container."""
+PACKAGES = (*CONTAINED, "linux-image-cloud-amd64", "initramfs-tools")
 
 
 def hypervisor(codename: str) -> Path:

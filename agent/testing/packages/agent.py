@@ -69,7 +69,7 @@ def packages(codename: str) -> Path:
                     ["env", "--ignore-environment", "--chdir=/build/iokeel", *ENVIRONMENT,
                      "WHEELS=/wheels",
                      "sh", "-c", "dpkg-buildpackage --no-sign --build=binary 2>&1"],
-                    timeout=600, check=False,
+                    timeout=1800, check=False,
                 )  # fmt: skip
             (folder / "build.log").write_text(done.stdout)
             if done.returncode:

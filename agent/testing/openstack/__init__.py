@@ -1,0 +1,1 @@
+"""A whole OpenStack in one container, for tests of the agent beside it."""
