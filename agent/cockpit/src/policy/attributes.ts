@@ -70,6 +70,19 @@ export const FIELDS: Readonly<Record<Part, readonly Field[]>> = {
             kind: { is: "number", unit: "s" },
         },
         { attribute: "policy.reservation", word: "Reservation of all together", kind: iops() },
+        { attribute: "policy.job-bps", word: "Rate of each block job", kind: { is: "number", unit: "B/s" } },
+        {
+            attribute: "policy.mode",
+            word: "The guest",
+            kind: {
+                is: "choice",
+                choices: {
+                    "": "is held, or as the host's configuration says",
+                    enforce: "is held",
+                    observe: "is only observed",
+                },
+            },
+        },
     ],
 };
 
