@@ -37,6 +37,7 @@ JSON = {
     "testing.hypervisors.qmp_server.QmpServer.drives",
     "testing.hypervisors.qmp_server.QmpServer.reply",
     "testing.lab.fio.finish_fio",
+    "testing.openstack.cloud.Cloud.ask",
     "testing.lab.fio.fio",
     "testing.lab.guests.qga.GuestAgent.call",
     "testing.machines.hypervisor.stats",

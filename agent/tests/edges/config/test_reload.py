@@ -22,6 +22,7 @@ metrics_address = "127.0.0.1:1"
 [libvirt]
 enabled = false
 uri = "test:///default"
+passthrough = false
 [hook]
 strict = true
 [curve]

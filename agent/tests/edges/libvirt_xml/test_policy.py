@@ -270,7 +270,7 @@ MESSAGES = [
     (
         '<policy weight="5"/>',
         "line 1: attribute 'weight' is not known; known: burst, burst-seconds, class, "
-        "job-bps, limit, reservation, serial, tenant",
+        "job-bps, limit, mode, reservation, serial, tenant",
     ),
     (
         '<policy tenant="ac me"/>',

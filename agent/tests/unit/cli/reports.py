@@ -34,6 +34,8 @@ def drive(target: str = "vda", *, domain: str = "db1", rate: float | None = 0.0,
         "verdict": "it is idle",
         "has_policy": True,
         "limits_in_force": {},
+        "above_s": 0.0,
+        "above_operations": 0.0,
     }
     return DriveReport(**_UNKNOWN | known | more)
 
