@@ -179,6 +179,7 @@ def test_policy_check_prints_every_attribute() -> None:
     policy = DomainPolicy({"vda": drive}, None, "acme", vm, 20_000_000)
     assert policy_values(policy, ["vda"]) == {
         "job_bps": 20_000_000,
+        "mode": None,
         "tenant": "acme",
         "vm": asdict(vm),
         "drives": {"vda": asdict(drive)},

@@ -14,13 +14,14 @@ from iokeel.words.units import duration
 class PolicyValues(TypedDict):
     """A policy for --json: the attributes of its promises, to the VM and to drives by target.
 
-    job_bps: as in DomainPolicy.
+    job_bps, mode: as in DomainPolicy.
     """
 
     tenant: str | None
     vm: dict[str, object] | None
     drives: dict[str, dict[str, object]]
     job_bps: int | None
+    mode: str | None
 
 
 def policy_table(
@@ -66,7 +67,13 @@ def policy_values(found: DomainPolicy, targets: Sequence[str] | None) -> PolicyV
     """Return the same as JSON-able values."""
     covered = {target: asdict(drive) for target, drive in _covered(found, targets)}
     vm = asdict(found.vm) if found.vm is not None else None
-    return {"tenant": found.tenant, "vm": vm, "drives": covered, "job_bps": found.job_bps}
+    return {
+        "tenant": found.tenant,
+        "vm": vm,
+        "drives": covered,
+        "job_bps": found.job_bps,
+        "mode": found.mode,
+    }
 
 
 def covered(found: DomainPolicy, targets: Sequence[str] | None) -> list[str]:

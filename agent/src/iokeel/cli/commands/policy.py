@@ -15,6 +15,7 @@ from iokeel.cli.policy_table import covered, policy_table, policy_values
 from iokeel.cli.tables import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
+from iokeel.core.values.policy import OBSERVE
 from iokeel.errors import ConnectionLost, IokeelError, PolicyError, TargetsMissing
 from iokeel.libvirt_xml.ceiling import ceiling_of
 from iokeel.libvirt_xml.domain import domain_disks, has_arguments, name_of, unlimited_for
@@ -103,6 +104,8 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
         out.print(policy_table(found, limitable, waits))
         if found.job_bps is not None:
             say(f"Each block job runs at {rate(found.job_bps, 'B/s')}.")
+        if (found.mode or settings.rules.mode) == OBSERVE:
+            say("The guest is only observed: nothing of this is enforced.")
     for complaint in complaints:
         complain(f"{name}: {complaint}")
 
