@@ -77,9 +77,10 @@ def hook(data: bytes) -> None:
         wrong = HOOK.ask(str(_AGENT), {"domain": "db1", "operation": "prepare"})
         assert wrong is None or isinstance(wrong, str)
     _CONFIG.write_bytes(data)
-    path, strict = HOOK.settings(quiet=True)
+    path, strict, observe = HOOK.settings(quiet=True)
     assert isinstance(path, str)
     assert isinstance(strict, bool)
+    assert isinstance(observe, bool)
     assert HOOK.metadata(data).count(b"\n") <= data.count(b"\n") + 1
 
 
