@@ -300,8 +300,9 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     @property
     def parts(self) -> tuple[Part, ...]:
         """Its parts of limits over several drives."""
-        vm = self.vm
-        of_vm = None
+        vm, of_vm = self.vm, None
+        if vm is None and self.part is None and self.storage_part is None:
+            return ()  # most often, and this is asked of each drive in each tick
         if vm is not None and (limit := vm.policy.limit) is not None:
             of_vm = Part(limit, limit) if vm.part is None else vm.part
         return tuple([p for p in (of_vm, self.part, self.storage_part) if p is not None])
@@ -314,11 +315,13 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     @property
     def parts_most(self) -> int | None:
         """The rate that its parts allow it, None without any; with separate budgets, for each."""
-        each = [
+        parts = self.parts
+        if not parts:
+            return None
+        return min(
             self.each_budget(most) if halved else max(1, floor(self.each_of(most, 0.0)))
-            for _, most, halved in self.parts
-        ]
-        return min(each) if each else None
+            for _, most, halved in parts
+        )
 
     def each_budget(self, part: int) -> int:
         """Return a part of its VM's or tenant's limit; with separate budgets, for each of both."""
