@@ -23,9 +23,9 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   look then, but is not enough to be put right;
 - MIN_INTERVAL_S lies between two changes. It also lies between the moment when a drive wakes up,
   with an empty bucket, and the first change. So no second sees two gifts;
-- in a steady mix, each look makes the mean mix better known. A correction beyond DRIFT_RATIO is
-  worth its gift once the error, summed over the time in force, comes to DRIFT_COST_S. It is looked
-  for in every DRIFT_LOOKS-th look;
+- in a steady mix, each look makes the mean mix better known. A correction is worth its gift once
+  the error, summed over the time in force, comes to DRIFT_COST_S. It is looked for in every
+  DRIFT_LOOKS-th look;
 - a drive that has been idle for IDLE_S goes back to limits for an unknown mix, which serve all
   sizes alike. That costs nothing because its bucket is empty anyway. A drive whose last requests
   cost seconds of L isn't idle until L has paid for them, since its next ones may wait for that;
@@ -66,14 +66,13 @@ BINDING_RATIO = 0.6
 DEADBAND_RATIO = 0.04
 SHIFT_RATIO = 0.007
 SHIFT_LOOKS = 3
-DRIFT_RATIO = 0.015
 DRIFT_COST_S = 1.0
 DRIFT_LOOKS = 4
 MIN_INTERVAL_S = 0.95  # a tick; it may come a little early
 STARVED_RATIO = 0.5
-# While the price's noise is below this part of DRIFT_RATIO, the last interval stands for the mean
-# mix, so that the mean needn't be priced.
-_STEADY_RATIO = 0.1
+# While the price's noise is below this, the last interval stands for the mean mix, so that the mean
+# needn't be priced.
+_STEADY_RATIO = 0.0015
 _UNKNOWN, _IDLE, _UNBOUND, _ZEROES = (
     Finding(verdict) for verdict in (Verdict.UNKNOWN, Verdict.IDLE, Verdict.UNBOUND, Verdict.ZEROES)
 )
@@ -108,7 +107,7 @@ def judge(
         return Finding(Verdict.SUSPECT, _sign(error), error), None
     if measured.looks % DRIFT_LOOKS == 0:
         drift: float | None = error
-        if measured.price.ratio > _STEADY_RATIO * DRIFT_RATIO:
+        if measured.price.ratio > _STEADY_RATIO:
             drift = _error(known, policy, model, _at_rate(model, mix, rate), rate)
         if drift is not None and _is_worth_a_gift(known, drift, now_ns):
             return Finding(Verdict.RETUNED, 0, drift), Reason.DRIFT
@@ -197,7 +196,7 @@ def _sign(error: float) -> int:
 
 
 def _is_worth_a_gift(known: DriveState, drift: float, now_ns: int) -> bool:
-    if abs(drift) <= DRIFT_RATIO or not is_due(known.sent.at_ns, now_ns):
+    if not is_due(known.sent.at_ns, now_ns):
         return False
     in_force_ns = min(now_ns - known.sent.at_ns, now_ns - (known.measured.active_ns or now_ns))
     return abs(drift) * (in_force_ns / NS_PER_S) > DRIFT_COST_S
@@ -255,7 +254,7 @@ def share_has_moved(known: DriveState, policy: DrivePolicy, allowed: float, now_
     if held is None:
         return False
     off = abs(allowed / held - 1)
-    if (most := known.parts_most) is not None and held > most:
+    if held > allowed and (most := known.parts_most) is not None and held > most:
         return True
     vm = known.vm
     if vm is not None and vm.part is not None and vm.sustained is not None:
