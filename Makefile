@@ -8,7 +8,7 @@ COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/pyth
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-bench test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -59,12 +59,15 @@ test-unit: setup ## Test pure functions, and the law on simulated hosts (1 minut
 test: setup ## Test what matters most, with real libvirt, QEMU, fio and etcd (8 minutes)
 	$(TESTS) -m "not thorough" $(FOLDERS)
 
-test-rest: law # What test-all runs beyond test
-	$(TESTS) -m "thorough and not booted" $(FOLDERS) ../benchmarks/disksim/tests
+test-rest: law # What .ci/run runs beyond test
+	$(TESTS) -m "thorough and not booted and not bench" $(FOLDERS)
 	cd agent && PYTHONPATH=$(CURDIR)/build/law ../$(BIN)/python -m pytest --numprocesses auto \
 		-m "not thorough" tests/unit/core
 
-test-all: test test-rest ## Run all tests but test-page, test-deploy, test-openstack, test-qemu, test-exact, molecule (40 minutes)
+test-bench: setup ## Test the benchmarks and the simulated disks themselves (5 minutes)
+	$(TESTS) -m "bench" tests/lab ../benchmarks/disksim/tests
+
+test-all: test test-rest test-bench ## Run all tests but test-page, test-deploy, test-openstack, test-qemu, test-exact, molecule (40 minutes)
 
 fuzz: setup ## Fuzz whatever parses what others wrote (TARGET= RUNS= SECONDS=; a minute for each)
 	$(RUN) tests.fuzz $(TARGET) $(if $(RUNS),--runs $(RUNS)) \

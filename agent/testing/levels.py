@@ -2,10 +2,13 @@
 
 `make test` is to take eight minutes on two cores: pure functions, what speaks to one outside thing,
 and the agent with real libvirt, QEMU, fio and etcd where that matters most. All others are marked
-`thorough`: many guests, long measurements, benchmarks, packages.
+`thorough`: many guests, long measurements, benchmarks, packages. What benchmarks test of themselves
+is marked `bench` and is not among what a change has to pass (`make test-bench`).
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -26,6 +29,9 @@ _ESSENTIAL = (
     "tests/system/test_vm_limit.py",
 )
 _LONG = ("tests/unit/core/fleet/test_model.py", "tests/unit/core/test_random_hosts.py")
+_BENCH = "tests/lab/test_bench_"
+_JUDGE = "tests/lab/test_bench_virtual.py"  # compares the law with the committed figures
+_DISKSIM = Path(__file__).parents[2] / "benchmarks/disksim"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,3 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not item.nodeid.startswith(_ESSENTIAL) or item.nodeid.startswith(_LONG):
             item.add_marker(pytest.mark.thorough)
+        of_bench = item.nodeid.startswith(_BENCH) and not item.nodeid.startswith(_JUDGE)
+        if of_bench or item.path.is_relative_to(_DISKSIM):
+            item.add_marker(pytest.mark.bench)
