@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from aiohttp import web
@@ -41,8 +41,14 @@ from iokeel.report.records import (
     SPAN_S,
     ErrorReport,
     HistoryReport,
+    HookReport,
+    HostReport,
     PolicyReport,
     Refusal,
+    RulesReport,
+    SettingsReport,
+    StorageReport,
+    VmReport,
 )
 from iokeel.report.rules import rules_report
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
@@ -157,18 +163,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     Raises ConfigError if another process serves the socket.
     """
     public = [web.get("/metrics", _shared_metrics)]
-    private = [
-        web.get("/metrics", _metrics),
-        web.get("/v1/host", _host),
-        web.get("/v1/vms", _vms),
-        web.get("/v1/storages", _storages),
-        web.get("/v1/why", _why),
-        web.get("/v1/history", _history),
-        web.get("/v1/settings", _settings),
-        web.get("/v1/rules", _rules),
-        web.post("/v1/policy", _policy),
-        web.post("/v1/hook", _hook),
-    ]
+    private = [web.route(route.method, route.path, route.handler) for route in ROUTES]
     async with contextlib.AsyncExitStack() as stack:
         runner = await _runner(stack, api, private)
         await _opened(stack, partial(_open, stack, runner, config.socket), "socket", api.metrics)
@@ -326,18 +321,22 @@ async def _answered(
 
 
 async def _host(request: web.Request) -> web.Response:
+    """The host at one moment: its VMs, its storages, its part in the fleet."""
     return _body(request.app[_HOST].get())
 
 
 async def _vms(request: web.Request) -> web.Response:
+    """All running VMs with their drives, by name."""
     return _json(request.app[_API].take_snapshot().vm_reports())
 
 
 async def _storages(request: web.Request) -> web.Response:
+    """What several drives share."""
     return _json(request.app[_API].take_snapshot(domains=()).storage_reports())
 
 
 async def _why(request: web.Request) -> web.Response:
+    """The steps of the last decision on each drive of a VM, or on one, in words, by target."""
     domain, target = request.query.get("domain", ""), request.query.get("target")
     snapshot = request.app[_API].take_snapshot(domains=(domain,))
     if (error := _absent(snapshot, domain, target)) is not None:
@@ -347,7 +346,7 @@ async def _why(request: web.Request) -> web.Response:
 
 
 async def _history(request: web.Request) -> web.Response:
-    """Answer with the series of all drives, of a VM's, or of one, in the last `seconds`.
+    """The last ten minutes of all drives, of a VM's, or of one.
 
     Those of a VM or of one drive come with the changes of their limits.
     """
@@ -403,7 +402,10 @@ def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError 
 
 
 async def _hook(request: web.Request) -> web.Response:
-    """Answer a hook. It shows the error to a person and needs no more than its text."""
+    """What libvirt's hook tells, as root: a domain comes, goes or changes.
+
+    The hook shows the error to a person and needs no more than its text.
+    """
     api = request.app[_API]
     if (user := _user_of(request)) not in (0, os.geteuid()):
         mend = "run it as root, as libvirtd does"
@@ -423,9 +425,9 @@ async def _hook(request: web.Request) -> web.Response:
         except PolicyError as policy_error:
             api.metrics.errors["policy"] += 1
             log.warning("hook: %s", policy_error)
-            return web.json_response({"ok": False, "error": str(policy_error)})
+            return _json(HookReport(ok=False, error=str(policy_error)))
     api.announce(message.domain)
-    return web.json_response({"ok": True})
+    return _json(HookReport(ok=True))
 
 
 def _user_of(request: web.Request) -> int | None:
@@ -435,16 +437,18 @@ def _user_of(request: web.Request) -> int | None:
 
 
 async def _settings(request: web.Request) -> web.Response:
+    """The settings that give a policy its meaning, and the API's version."""
     return _json(settings_report(request.app[_API].config()))
 
 
 async def _rules(request: web.Request) -> web.Response:
+    """The rules that are in force, and the guests as rules see them."""
     api = request.app[_API]
     return _json(rules_report(api.config().rules, api.take_snapshot()))
 
 
 async def _policy(request: web.Request) -> web.Response:
-    """Answer whether a policy could be used, and what it would promise. Nothing changes."""
+    """Whether a policy, as XML, could be used for a VM, and its promises. Nothing changes."""
     api, domain = request.app[_API], request.query.get("domain", "")
     snapshot = api.take_snapshot(domains=(domain,))
     if (absent := _absent(snapshot, domain, None)) is not None:
@@ -474,6 +478,7 @@ async def _policy(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
+    """The metrics of docs/metrics.md, in Prometheus' text format."""
     return _text(await _made(request.app[_API]))
 
 
@@ -501,3 +506,29 @@ def _body(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
 
 def _refused(status: HTTPStatus, error: IokeelError) -> web.Response:
     return _json(Refusal(error=ErrorReport.of(error)), status)
+
+
+class Route(NamedTuple):
+    """A path of the API.
+
+    handler: its docstring says what it answers. answer: the type of that; None if it isn't JSON.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    answer: object
+
+
+ROUTES = (
+    Route("GET", "/v1/host", _host, HostReport),
+    Route("GET", "/v1/vms", _vms, list[VmReport]),
+    Route("GET", "/v1/storages", _storages, list[StorageReport]),
+    Route("GET", "/v1/why", _why, dict[str, list[str]]),
+    Route("GET", "/v1/history", _history, HistoryReport),
+    Route("GET", "/v1/settings", _settings, SettingsReport),
+    Route("GET", "/v1/rules", _rules, RulesReport),
+    Route("POST", "/v1/policy", _policy, PolicyReport),
+    Route("POST", "/v1/hook", _hook, HookReport),
+    Route("GET", "/metrics", _metrics, None),
+)

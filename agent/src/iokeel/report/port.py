@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from iokeel.config.web_file import Web, load_web
 from iokeel.errors import ConfigError
 from iokeel.host.threads import beside
 from iokeel.report.metrics.prometheus import Metrics
+from iokeel.words.log_lines import Sparing
 from iokeel.words.quoting import reason
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,7 @@ class Port:
         self._told = ""
         # Connections that aren't the server's yet, the oldest first.
         self._greeted: dict[asyncio.Task[None], None] = {}
+        self._refused = Sparing(1, 3600.0)
         self._checks = ThreadPoolExecutor(1, "password")
         # By user, what was right last: a hash of the password and of its bcrypt hash.
         self._right: dict[str, bytes] = {}
@@ -90,6 +93,7 @@ class Port:
         now = await self._now()
         if now.users and not await self._is_known(now, request.headers.get("Authorization", "")):
             refused = web.Response(status=401, headers={"WWW-Authenticate": "Basic"})
+            self._tell_refused(request.remote, "no known user and password")
             refused.force_close()  # so that each guess takes a connection of its own
             return refused
         response = await handler(request)
@@ -120,7 +124,7 @@ class Port:
     async def _greet(self, connection: socket.socket, server: web.Server) -> None:
         """Give a connection to the server, after its TLS handshake if there is TLS."""
         try:
-            tls = (await self._now()).tls
+            tls, peer = (await self._now()).tls, connection.getpeername()[0]
         except BaseException:
             connection.close()
             raise
@@ -132,8 +136,11 @@ class Port:
                 ssl_handshake_timeout=None if tls is None else _HANDSHAKE_S,
                 ssl_shutdown_timeout=None if tls is None else _SHUTDOWN_S,
             )
-        except OSError as error:
-            log.debug("metrics: no TLS with a client, %s", error)
+        except ssl.SSLError as error:  # the peer isn't told, because asyncio sends no alert
+            said = (error.reason or "no TLS").replace("_", " ").lower()
+            self._tell_refused(peer, said)
+        except OSError:  # it went, or took too long
+            pass
 
     def _make_room(self, server: web.Server, busy: Mapping[asyncio.BaseProtocol, None]) -> None:
         """Close a connection if there are too many.
@@ -155,6 +162,10 @@ class Port:
             order = {known: place for place, known in enumerate(busy)}
             _, oldest = min(there, key=lambda each: order.get(each[0], -1))
             oldest.abort()
+
+    def _tell_refused(self, peer: str | None, why: str) -> None:
+        if self._refused.may(why):
+            log.warning("metrics: %s was refused, %s; told once an hour", peer, why)
 
     async def _now(self) -> Web:
         """Return what the file says now, or said last if it can't be used any more."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from iokeel.fleet.messages import Put
 from iokeel.fleet.records import ChangeRecord, encoded
 from iokeel.fleet.store import FleetStore
 from testing.agents import Done, free_port, iokeel
+from testing.api_doc import COMMANDS, command_faults
 from testing.fleet import etcd as real
 
 ACME = BudgetId(Kind.TENANT, "acme")
@@ -36,8 +38,17 @@ def config(one_etcd: real.Etcd, prefix: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fleet(config: Path) -> Callable[..., Done]:
-    """Run `iokeel fleet` with that configuration."""
-    return lambda *words, **more: iokeel("fleet", *words, "--config", config, **more)
+    """Run `iokeel fleet` with that configuration. Its --json has to be as documented."""
+
+    def run(*words: str | Path, **more: Any) -> Done:
+        done = iokeel("fleet", *words, "--config", config, **more)
+        if "--json" in words:
+            command = " ".join(("fleet", *map(str, words)))
+            name = max((name for name in COMMANDS if command.startswith(name)), key=len)
+            assert command_faults(name, json.loads(done.out)) == []
+        return done
+
+    return run
 
 
 def in_store(one_etcd: real.Etcd, prefix: str, do: Callable[[FleetStore], Awaitable[None]]) -> None:

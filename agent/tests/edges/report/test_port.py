@@ -113,13 +113,16 @@ def test_a_client_with_a_certificate_of_the_ca_is_answered_and_no_other(
 ) -> None:
     with served.by(BY_CERTIFICATE):
         assert served.status(made[0].of("client")) == 200
-        for client in (None, made[1].of("client")):
+        for client in (None, None, made[1].of("client")):
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 served.status(client)
         plain = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
         with pytest.raises((http.client.HTTPException, ConnectionError)):
             get(plain)
         assert served.status(made[0].of("client")) == 200
+        told = [line for line in served.log().splitlines() if "127.0.0.1 was refused" in line]
+        assert len(told) == 3  # once for each reason
+        assert "peer did not return a certificate" in told[0]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1", "::"])
