@@ -12,6 +12,7 @@ import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import bcrypt
@@ -71,7 +72,10 @@ class Port:
         """
         host = self._address.host
         if self._file is not None:
-            self._take(load_web(self._file, self._address))
+            read = await beside(partial(self._load, self._file), "web configuration")
+            if isinstance(read, ConfigError):
+                raise read
+            self._take(read)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             listener = socket.create_server(self._address, family=family, backlog=_BACKLOG)
@@ -81,7 +85,6 @@ class Port:
             raise ConfigError("[agent] metrics_address", what, mend) from None
         listener.setblocking(False)
         stack.callback(self._checks.shutdown, wait=False, cancel_futures=True)
-        stack.callback(listener.close)
         task = asyncio.create_task(self._accept(listener, server, busy))
         stack.callback(task.cancel)
 
@@ -108,23 +111,24 @@ class Port:
         busy: Mapping[asyncio.BaseProtocol, None],
     ) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _ = await loop.sock_accept(listener)
-            except OSError:
-                await asyncio.sleep(_ACCEPT_AGAIN_S)
-                continue
-            self._make_room(server, busy)
-            task = asyncio.create_task(self._greet(connection, server))
-            self._greeted[task] = None
-            task.add_done_callback(lambda done: self._greeted.pop(done, None))
-            if self._web.tls is not None:
-                await asyncio.sleep(_PAUSE_S)
+        with listener:
+            while True:
+                try:
+                    connection, (peer, *_) = await loop.sock_accept(listener)
+                except OSError:
+                    await asyncio.sleep(_ACCEPT_AGAIN_S)
+                    continue
+                self._make_room(server, busy)
+                task = asyncio.create_task(self._greet(connection, peer, server))
+                self._greeted[task] = None
+                task.add_done_callback(lambda done: self._greeted.pop(done, None))
+                if self._web.tls is not None:
+                    await asyncio.sleep(_PAUSE_S)
 
-    async def _greet(self, connection: socket.socket, server: web.Server) -> None:
+    async def _greet(self, connection: socket.socket, peer: str, server: web.Server) -> None:
         """Give a connection to the server, after its TLS handshake if there is TLS."""
         try:
-            tls, peer = (await self._now()).tls, connection.getpeername()[0]
+            tls = (await self._now()).tls
         except BaseException:
             connection.close()
             raise
@@ -172,23 +176,25 @@ class Port:
         if self._file is None:
             return self._web
         if self._reading is None or self._reading.done():
-            self._reading = beside(self._read, "web configuration")
+            again = partial(self._load, self._file, self._web)
+            self._reading = beside(again, "web configuration")
         read = await asyncio.shield(self._reading)
         if isinstance(read, Web):
             if read is not self._web:
                 self._take(read)
-                log.info("%s: was read again", self._file)
+                log.info("metrics: %s: was read again", self._file)
         elif str(read) != self._told:
             self._told = str(read)
             self._metrics.errors["config"] += 1
             log.error("metrics: %s; until it is mended, what the files said before counts", read)
         return self._web
 
-    def _read(self) -> Web | ConfigError:
-        assert self._file is not None
+    def _load(self, file: Path, known: Web | None = None) -> Web | ConfigError:
+        """Return what a file says, or why it can't be used. known: if it hasn't changed since."""
         try:
-            changed = self._web.has_changed()
-            return load_web(self._file, self._address) if changed else self._web
+            if known is not None and not known.has_changed():
+                return known
+            return load_web(file, self._address)
         except ConfigError as error:
             return error
 

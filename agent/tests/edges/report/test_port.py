@@ -52,6 +52,13 @@ class Served(Agent):
         super().__init__(folder, "", f'{address}\nmetrics_web_config = "{folder}/web.yml"')
         self.take(certificates)
 
+    def answers(self) -> bool:
+        """Return whether it serves its socket and, if it can, its port."""
+        with suppress(ConnectionRefusedError):
+            socket.create_connection((self.at, self.port), 10).close()
+            return super().answers()
+        return self.log_file.exists() and self.says("would let anybody") and super().answers()
+
     def take(self, certificates: Certificates) -> None:
         """Put a server's certificate and a CA into the place of the old ones."""
         for name in ("server.crt", "server.key", "ca.crt"):
