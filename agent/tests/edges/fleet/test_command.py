@@ -311,6 +311,25 @@ def test_a_dead_host_is_shown_and_answered_for(
     assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint
 
 
+def test_each_subcommand_prints_json_as_documented(
+    fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    """The fixture compares it."""
+    file = tmp_path / "tenants.toml"
+    file.write_text("[tenants.umbra]\nlimit = 2000\n")
+    before = ["tenant set acme --limit 4000", "storage set san --capacity 9", f"import {file}"]
+    after = ["status", "hosts", "tenants", "storages", "why acme", "why san", "history"]
+    after += ["forget dead --at-floor --yes", "tenant remove umbra", "storage remove san"]
+    for words in before:
+        done = fleet(*words.split(), "--json")
+        assert (done.status, json.loads(done.out)["done"]) == (0, True)
+    in_store(one_etcd, prefix, with_a_dead_host)
+    assert all(fleet(*words.split(), "--json").status == 0 for words in after)
+    tried = {f"fleet {words}" for words in (*before, *after)}
+    known = {name for name in COMMANDS if name.startswith("fleet ")}
+    assert {name for name in known if not any(words.startswith(name) for words in tried)} == set()
+
+
 def test_why_explains_the_tenant_and_the_storage_of_a_name(
     fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str
 ) -> None:
