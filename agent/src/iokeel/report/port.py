@@ -72,7 +72,12 @@ class Port:
         """
         host = self._address.host
         if self._file is not None:
-            read = await beside(partial(self._load, self._file), "web configuration")
+            reading = beside(partial(self._load, self._file), "web configuration")
+            try:
+                read = await asyncio.wait_for(reading, _HANDSHAKE_S)
+            except TimeoutError:
+                mend = "see what holds the disk up"
+                raise ConfigError(str(self._file), "its disk doesn't answer", mend) from None
             if isinstance(read, ConfigError):
                 raise read
             self._take(read)
