@@ -8,7 +8,7 @@ COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/pyth
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-bench test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-bench test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc api-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -121,6 +121,9 @@ house: setup ## Count the law's constants, rules and words, and the program's fi
 
 metrics-doc: setup ## Write docs/metrics.md anew, from the code
 	$(BIN)/python -m iokeel.report.metrics.doc >docs/metrics.md
+
+api-doc: setup ## Write docs/api.md and docs/openapi.json anew, from the code
+	$(RUN) testing.api_doc
 
 dashboard: setup ## Write playbooks/monitoring/dashboard.json anew, from panels.py
 	$(RUN) playbooks.monitoring.dashboard >playbooks/monitoring/dashboard.json

@@ -93,6 +93,35 @@ def test_variables_make_the_configuration_that_the_documentation_shows(tmp_path:
     assert parse(made.read_bytes(), str(made)).fleet is not None
 
 
+@pytest.mark.parametrize(
+    ("variables", "allowed"),
+    [
+        ({"iokeel_metrics_clients": ["192.0.2.9", "2001:db8::/32"]}, "192.0.2.9 2001:db8::/32"),
+        ({"iokeel_metrics_clients": "192.0.2.9, 192.0.2.10"}, "192.0.2.9 192.0.2.10"),
+        (
+            {
+                "iokeel_fleet": {"etcd": ["https://10.0.0.2:2379"]},
+                "iokeel_metrics_clients": ["192.0.2.9"],
+            },
+            "10.0.0.2 192.0.2.9",
+        ),
+    ],
+)
+def test_the_service_may_talk_to_etcd_and_to_who_reads_metrics(
+    tmp_path: Path, variables: dict[str, Any], allowed: str
+) -> None:
+    made = tmp_path / "drop-in"
+    template = {"src": f"{ROLE}/templates/fleet.conf.j2", "dest": f"{made}"}
+    task = {"ansible.builtin.template": template, "vars": variables}
+    files = [f"{ROLE}/vars/main.yml", f"{ROLE}/defaults/main.yml"]
+    playbook = tmp_path / "play.yml"
+    playbook.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False,
+                                         "vars_files": files, "tasks": [task]}]))  # fmt: skip
+    played = play(playbook, inventory(tmp_path, {"hv1": LOCAL}))
+    assert played.status == 0, played.out
+    assert made.read_text().splitlines()[-2:] == ["[Service]", f"IPAddressAllow={allowed}"]
+
+
 PACKAGE = "{{ inventory_dir }}/iokeel_1~deb99_amd64.deb"
 
 # What is refused, and the words that say so.
@@ -116,6 +145,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "etcd_scheme": (
         {"iokeel_fleet": {"etcd": ["https://10.0.0.2:2379", "10.0.0.1:2379"]}},
         "iokeel_fleet.etcd has 10.0.0.1:2379, which is no URL: write https://10.0.0.1:2379",
+    ),
+    "metrics": (
+        {"iokeel_agent": {"metrics_address": "0.0.0.0:9632", "metrics_web_config": "/web.yml"}},
+        "nobody could reach iokeel_agent.metrics_address 0.0.0.0:9632: set iokeel_metrics_clients",
     ),
     "space_text": ({"iokeel_min_free_mib": "999999999"}, "MiB left in /usr or /var/lib"),
     "page_text": (

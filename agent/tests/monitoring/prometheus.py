@@ -27,11 +27,16 @@ class Alert(NamedTuple):
 
 
 class Prometheus:
-    """It serves loopback, and keeps its files in a folder. targets: ports, by the instance."""
+    """It serves loopback, and keeps its files in a folder.
 
-    def __init__(self, folder: Path, targets: Mapping[str, int]) -> None:
+    targets: ports, by the instance. more: what the job has besides, such as `tls_config`.
+    """
+
+    def __init__(
+        self, folder: Path, targets: Mapping[str, int], more: Mapping[str, object] | None = None
+    ) -> None:
         self._port = free_port()
-        (folder / "prometheus.yml").write_text(_configuration(targets))
+        (folder / "prometheus.yml").write_text(_configuration(targets, more or {}))
         for file in ("recording-rules.yml", "alert-rules.yml"):
             shutil.copy(MONITORING / file, folder)
         words = [
@@ -54,6 +59,10 @@ class Prometheus:
     def values(self, query: str) -> list[float]:
         """Return a query's series, each by its last value."""
         return [float(series["value"][1]) for series in self.ask("query", query=query)["result"]]
+
+    def scrape_error(self) -> str:
+        """Return why its last scrape of its first target failed; "" if it didn't."""
+        return str(self.ask("targets")["activeTargets"][0]["lastError"])
 
     def label_values(self, selector: str, label: str) -> list[str]:
         """Return the values of a label, as Grafana asks for them."""
@@ -78,7 +87,7 @@ class Prometheus:
         end(self._process)
 
 
-def _configuration(targets: Mapping[str, int]) -> str:
+def _configuration(targets: Mapping[str, int], more: Mapping[str, object]) -> str:
     found = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     found["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     (job,) = found["scrape_configs"]
@@ -86,4 +95,5 @@ def _configuration(targets: Mapping[str, int]) -> str:
         {"targets": [f"127.0.0.1:{port}"], "labels": {"instance": instance}}
         for instance, port in targets.items()
     ]
+    job |= more
     return str(yaml.safe_dump(found))

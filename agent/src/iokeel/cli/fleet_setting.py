@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import typer
 
+from iokeel.cli.fleet_tables import BudgetChanges
 from iokeel.cli.output import complain, say, say_json
 from iokeel.config.load import load, storages_of, tenants_of
 from iokeel.config.tables import Root, validated
@@ -142,7 +143,7 @@ def set_budgets(
     if not dry_run:
         changes = ask(config, lambda o: o.set_budgets(wanted, seen), create=True)
     if as_json:
-        say_json({"changes": changes, "done": not dry_run})
+        say_json(BudgetChanges(changes=changes, done=not dry_run))
     else:
         say(*(changes or ["nothing to change"]))
     if dry_run and changes:

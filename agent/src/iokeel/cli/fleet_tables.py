@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypedDict
+from typing import Required, TypedDict
 
 from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, name_cell, rate_cell
 from iokeel.core.fleet.capacity import together
@@ -81,6 +81,42 @@ class ShareRow(TypedDict):
     reservation_iops: int | None
     weight: int | None
     answered_for: str | None
+
+
+class BudgetShares(TypedDict, total=False):
+    """Hosts' parts of a budget: of a tenant and its limit, or of a storage and its capacity."""
+
+    tenant: str
+    limit_iops: int | None
+    storage: str
+    capacity_iops: int | None
+    hosts: Required[list[ShareRow]]
+
+
+class FleetStatus(TypedDict):
+    """The state of etcd and of the fleet. member: etcd's. tenants, storages: those with budgets."""
+
+    member: str
+    hosts: list[str]
+    tenants: int
+    storages: int
+    complaints: list[str]
+
+
+class HostForgotten(TypedDict):
+    """What became of a host, and where that is recorded. word: "at-floor" or "off-for-good"."""
+
+    host: str
+    word: str
+    tenants: list[str]
+    storages: list[str]
+
+
+class BudgetChanges(TypedDict):
+    """What changes of the fleet's budgets. done: False after --dry-run."""
+
+    changes: list[str]
+    done: bool
 
 
 def host_rows(view: FleetView) -> list[HostRow]:

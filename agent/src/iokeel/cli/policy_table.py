@@ -8,6 +8,7 @@ from typing import TypedDict
 
 from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
 from iokeel.core.values.policy import FIGURES, DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.report.records import ErrorReport
 from iokeel.words.units import duration
 
 
@@ -22,6 +23,21 @@ class PolicyValues(TypedDict):
     drives: dict[str, dict[str, object]]
     job_bps: int | None
     mode: str | None
+
+
+class PolicyChecked(PolicyValues):
+    """The same, and how long one request of 1 MiB waits, by target."""
+
+    large_waits_s: dict[str, float]
+    warnings: list[str]
+
+
+class RunningChecked(TypedDict):
+    """What is wrong with the policy of a running VM, if anything."""
+
+    domain: str
+    error: ErrorReport | None
+    warnings: list[str]
 
 
 def policy_table(

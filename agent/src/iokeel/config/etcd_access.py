@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import ssl
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from iokeel.config.pem_files import doubt_of, load_pair, stamp_of, unusable
 from iokeel.errors import ConfigError
-from iokeel.words.quoting import reason, shown
+from iokeel.words.quoting import shown
 
 DEFAULT_PREFIX = "/iokeel/"
-# A secret's group may read it, as for services that share one.
-_OTHERS = stat.S_IRWXO | stat.S_IWGRP | stat.S_IXGRP
 
 
 @dataclass(frozen=True)
@@ -89,11 +85,8 @@ class Access:
                     "write https://, or insecure = true if nobody else can be there",
                 )
             )
-        for file in (self.password_file, self.key):
-            with contextlib.suppress(OSError):  # told when it is read
-                if file is not None and (mode := file.stat().st_mode) & _OTHERS:
-                    what = f"may be read or written by others ({stat.filemode(mode)})"
-                    found.append(ConfigError(str(file), what, f"type `chmod 600 {file}`"))
+        secrets = (file for file in (self.password_file, self.key) if file is not None)
+        found += filter(None, map(doubt_of, secrets))
         return found
 
     def tls(self) -> ssl.SSLContext | None:
@@ -103,20 +96,17 @@ class Access:
         try:
             context = ssl.create_default_context(cafile=self.ca)
         except (OSError, ssl.SSLError) as error:
-            raise _unusable(self.ca, error, "a CA's certificate") from None
+            raise unusable(self.ca, error, "a CA's certificate") from None
         if self.certificate is not None and self.key is not None:
-            try:
-                context.load_cert_chain(self.certificate, self.key, password=_no_password)
-            except (OSError, ssl.SSLError) as error:
-                what = "a client's certificate and its key, without a password"
-                raise _unusable(f"{self.certificate}, {self.key}", error, what) from None
+            load_pair(context, self.certificate, self.key, "a client's")
         return context
 
     def stamp(self) -> tuple[object, ...]:
         """Return what differs once a file that `tls` reads has changed. Does no more than stat."""
         system = ssl.get_default_verify_paths()
         ca = self.ca or system.cafile or system.capath
-        return tuple(_stamp(file) for file in (ca, self.certificate, self.key) if file is not None)
+        files = (ca, self.certificate, self.key)
+        return tuple(stamp_of(file) for file in files if file is not None)
 
     def password(self) -> str:
         """Return the user's password. Raises ConfigError."""
@@ -124,24 +114,12 @@ class Access:
         try:
             text = self.password_file.read_text()
         except (OSError, ValueError) as error:
-            raise _unusable(self.password_file, error, "the user's password") from None
+            raise unusable(self.password_file, error, "the user's password") from None
         if not text.strip() or "\n" in text.strip():
             raise ConfigError(
                 str(self.password_file), "is not one line", "write the user's password, and no more"
             )
         return text.strip()
-
-
-def _stamp(file: Path | str) -> tuple[int, int] | None:
-    try:
-        found = os.stat(file)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_ino
-
-
-def _no_password() -> str:
-    return ""  # or OpenSSL would ask on the terminal
 
 
 def _check_url(url: str) -> None:
@@ -159,9 +137,3 @@ def _check_url(url: str) -> None:
         raise ConfigError(
             f"[fleet] etcd {shown(url)}", "is not a member's URL", "write https://HOST:2379"
         )
-
-
-def _unusable(file: object, error: OSError | ValueError, what: str) -> ConfigError:
-    return ConfigError(
-        str(file), f"can't be read: {reason(error)}", f"see that it is {what} and readable"
-    )

@@ -107,7 +107,7 @@ def parse(data: bytes, file: str) -> Config:
     except PolicyError as error:
         raise ConfigError.of(error, error.where) from None
     return Config(
-        _agent(raw.agent),
+        _agent(raw.agent, file),
         _libvirt(raw.libvirt),
         _hook(raw.hook),
         model,
@@ -141,14 +141,25 @@ def _or(written: T | None, default: T) -> T:
     return default if written is None else written
 
 
-def _agent(table: AgentTable) -> AgentConfig:
+def _agent(table: AgentTable, file: str) -> AgentConfig:
     default = AgentConfig()
+    address, web = table.metrics_address, table.metrics_web_config
+    if address is None and web is not None:
+        where = f"{file}, [agent] metrics_web_config"
+        raise ConfigError(where, "is of no use without metrics_address", "give that, too")
+    if address is not None and web is None and not address.is_loopback:
+        raise ConfigError(
+            f"{file}, [agent] metrics_address",
+            f"{address.host} is not a loopback address, and anybody may read metrics there",
+            "write 127.0.0.1 or [::1], or say by metrics_web_config who may read them",
+        )
     return AgentConfig(
         _or(table.socket, default.socket),
         _or(table.state_dir, default.state_dir),
         _or(table.tick_seconds, default.tick_seconds),
         _or(table.log_level, default.log_level),
-        _or(table.metrics_address, default.metrics_address),
+        address,
+        web,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,15 @@ KINDS = ("tenants", "storage")
 
 
 class Address(NamedTuple):
-    """A loopback address and a port."""
+    """An IP address and a port."""
 
     host: str
     port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host reaches it."""
+        return ipaddress.ip_address(self.host).is_loopback
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,8 @@ class AgentConfig:
     """[agent]: its socket, its folder of state, its tick, its log, and its metrics.
 
     metrics_address: where metrics are served besides the socket; None for nowhere.
+    metrics_web_config: the file that says how, and to whom (web_file.py); None: to anybody, which
+    takes a loopback address.
     """
 
     socket: Path = DEFAULT_SOCKET
@@ -41,6 +49,7 @@ class AgentConfig:
     tick_seconds: float = 1.0
     log_level: str = "info"
     metrics_address: Address | None = None
+    metrics_web_config: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

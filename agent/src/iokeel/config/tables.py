@@ -121,19 +121,14 @@ def _address(value: object) -> Address:
         raise WrongValue(
             f"{shown(text)} is not an address and port", "write it like 127.0.0.1:9632"
         )
-    host = match[1] or match[2] or ""
+    address = Address(match[1] or match[2] or "", int(match[3]))
     try:
-        loopback = ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(address.host)
     except ValueError:
         raise WrongValue(
-            f"{shown(host)} is not an IP address", "write 127.0.0.1 or [::1]"
+            f"{shown(address.host)} is not an IP address", "write 127.0.0.1 or [::1]"
         ) from None
-    if not loopback:
-        raise WrongValue(
-            f"{host} is not a loopback address, and anybody may read metrics there",
-            "write 127.0.0.1 or [::1], and put a proxy with a login in front of it",
-        )
-    return Address(host, int(match[3]))
+    return address
 
 
 def _uri(text: str) -> str:
@@ -253,7 +248,7 @@ AbsolutePath = Annotated[Path, PlainValidator(_path)]
 Socket = Annotated[Path, PlainValidator(_socket)]
 Sockets = Annotated[str, PlainValidator(_sockets)]
 FactsPath = Annotated[str, PlainValidator(_facts)]
-LoopbackAddress = Annotated[Address, PlainValidator(_address)]
+IpAddress = Annotated[Address, PlainValidator(_address)]
 
 
 class Table(BaseModel):
@@ -269,7 +264,8 @@ class AgentTable(Table):
     state_dir: AbsolutePath | None = None
     tick_seconds: Annotated[float, Field(ge=0.2, le=10)] | None = None
     log_level: Literal["debug", "info", "warning", "error"] | None = None
-    metrics_address: LoopbackAddress | None = None
+    metrics_address: IpAddress | None = None
+    metrics_web_config: AbsolutePath | None = None
 
 
 class LibvirtTable(Table):

@@ -1,4 +1,4 @@
-"""The agent's HTTP API on its unix socket, and /metrics on a loopback port too."""
+"""The agent's HTTP API on its unix socket, and /metrics on a port too."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
-    Mapping,
     Sequence,
 )
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
-from iokeel.config.settings import Address, AgentConfig, Config
+from iokeel.config.settings import AgentConfig, Config
 from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import peer
 from iokeel.libvirt_xml.ceiling import ceiling_of
@@ -41,8 +41,14 @@ from iokeel.report.records import (
     SPAN_S,
     ErrorReport,
     HistoryReport,
+    HookReport,
+    HostReport,
     PolicyReport,
     Refusal,
+    RulesReport,
+    SettingsReport,
+    StorageReport,
+    VmReport,
 )
 from iokeel.report.rules import rules_report
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
@@ -52,6 +58,9 @@ from iokeel.words.quoting import did_you_mean, reason, shown, shown_path
 _METRICS_RATIO = 0.1
 _LEAST_S = 1.0
 log = logging.getLogger(__name__)
+# aiohttp would log each malformed request with a traceback. Faults of our own are logged below.
+_PEERS = log.getChild("peers")
+_PEERS.setLevel(logging.CRITICAL)
 _SOCKET_MODE = 0o660
 # A socket that can't be served is tried again after this.
 _SERVE_AGAIN_S = 60.0
@@ -59,10 +68,6 @@ _SERVE_AGAIN_S = 60.0
 _SHUTDOWN_S = 2.0
 # A connection without a request is closed after this. Prometheus asks every 15 s.
 _IDLE_S = 30.0
-# Anybody on the host may connect to the port, and each connection costs a file of the agent's.
-_MOST_CONNECTIONS = 32
-# So many are taken at once before any of them is closed.
-_BACKLOG = 8
 _ELSEWHERE = "set [agent] socket to a path in a folder of the agent's own"
 # The longest message of a hook: twice the longest XML (libvirt_xml/xml.py), for JSON's escapes.
 _MOST_BYTES = 4 << 20
@@ -154,68 +159,74 @@ HOOK_MESSAGE = msgspec.json.Decoder(HookMessage)
 async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     """Serve the API while the context lasts.
 
-    If the socket can't be served, the log says so, and it is tried again each minute; if the port
-    can't, the log says so. Raises ConfigError if another process serves the socket.
+    If the socket or the port can't be served, the log says so, and it is tried again each minute.
+    Raises ConfigError if another process serves the socket.
     """
     public = [web.get("/metrics", _shared_metrics)]
-    private = [
-        web.get("/metrics", _metrics),
-        web.get("/v1/host", _host),
-        web.get("/v1/vms", _vms),
-        web.get("/v1/storages", _storages),
-        web.get("/v1/why", _why),
-        web.get("/v1/history", _history),
-        web.get("/v1/settings", _settings),
-        web.get("/v1/rules", _rules),
-        web.post("/v1/policy", _policy),
-        web.post("/v1/hook", _hook),
-    ]
+    private = [web.route(route.method, route.path, route.handler) for route in ROUTES]
     async with contextlib.AsyncExitStack() as stack:
         runner = await _runner(stack, api, private)
-        await _on_socket(stack, runner, config.socket, api.metrics)
-        if config.metrics_address is not None:
-            runner = await _runner(stack, api, public)
-            await _on_port(stack, runner, config.metrics_address, api.metrics)
+        await _opened(stack, partial(_open, stack, runner, config.socket), "socket", api.metrics)
+        if (address := config.metrics_address) is not None:
+            from iokeel.report.port import Port
+
+            port = Port(address, config.metrics_web_config, api.metrics)
+            runner = await _runner(stack, api, public, port.asked)
+            server, busy = runner.server, runner.app[_BUSY]
+            assert server is not None
+            opens = partial(port.open, stack, server, busy)
+            await _opened(stack, opens, "metrics_address", api.metrics)
         yield
 
 
 async def _runner(
-    stack: contextlib.AsyncExitStack, api: Api, routes: Iterable[web.AbstractRouteDef]
+    stack: contextlib.AsyncExitStack,
+    api: Api,
+    routes: Iterable[web.AbstractRouteDef],
+    *middlewares: Middleware,
 ) -> web.AppRunner:
-    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_answered])
+    app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_answered, *middlewares])
     app[_API] = api
     app[_METRICS], app[_BUSY] = OnceAWhile(lambda: _made(api)), {}
     app[_HOST] = OnceALook(api.looks, lambda: api.take_snapshot().host_report())
     app.add_routes(routes)
     runner = web.AppRunner(
-        app, access_log=None, shutdown_timeout=_SHUTDOWN_S, keepalive_timeout=_IDLE_S
+        app,
+        access_log=None,
+        logger=_PEERS,
+        shutdown_timeout=_SHUTDOWN_S,
+        keepalive_timeout=_IDLE_S,
+        handler_cancellation=bool(middlewares),  # no password waits longer than who sent it
     )
     await runner.setup()
     stack.push_async_callback(runner.cleanup)
     return runner
 
 
-async def _on_socket(
-    stack: contextlib.AsyncExitStack, runner: web.AppRunner, path: Path, metrics: Metrics
+async def _opened(
+    stack: contextlib.AsyncExitStack,
+    opens: Callable[[], Awaitable[None]],
+    key: str,
+    metrics: Metrics,
 ) -> None:
-    """Serve the socket now, or in a task that tries it again until it can be served."""
+    """Open the socket or the port now, or in a task that tries it again until it can be served."""
 
     async def try_again(told: str) -> None:
         while True:
             await asyncio.sleep(_SERVE_AGAIN_S)
             try:
-                await _open(stack, runner, path)
+                await opens()
             except ConfigError as error:
                 metrics.errors["config"] += 1
                 if str(error) != told:
                     log.error("%s", error)
                     told = str(error)
             else:
-                log.info("%s: is served now", path)
+                log.info("[agent] %s: is served now", key)
                 return
 
     try:
-        await _open(stack, runner, path)
+        await opens()
     except _Served:
         raise
     except ConfigError as error:  # guests need limits all the same
@@ -239,48 +250,6 @@ async def _open(stack: contextlib.AsyncExitStack, runner: web.AppRunner, path: P
         raise ConfigError(str(path), f"can't be served, {reason(error)}", _ELSEWHERE) from None
     stack.callback(path.unlink, missing_ok=True)
     stack.callback(served.close)
-
-
-async def _on_port(
-    stack: contextlib.AsyncExitStack, runner: web.AppRunner, address: Address, metrics: Metrics
-) -> None:
-    assert runner.server is not None
-    busy, loop = runner.app[_BUSY], asyncio.get_running_loop()
-    new = partial(_Bounded, runner.server, busy)
-    try:
-        port = await loop.create_server(new, *address, backlog=_BACKLOG)
-        stack.callback(port.close)
-    except OSError as error:
-        metrics.errors["config"] += 1
-        what = f"{address.host} port {address.port} can't be served, {reason(error)}"
-        mend = "give a free port and restart the agent; the socket has the metrics, too"
-        log.error("%s", ConfigError("[agent] metrics_address", what, mend))
-
-
-class _Bounded(asyncio.Protocol):
-    """A connection to the port. If there are too many, another one is closed for it.
-
-    That is the oldest one without a whole request, or the one that takes longest to read its
-    answer. So whoever holds connections open doesn't keep Prometheus out.
-    """
-
-    def __init__(self, server: web.Server, busy: Mapping[asyncio.BaseProtocol, None]) -> None:
-        self._server, self._busy = server, busy
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        there = [
-            (known, its)
-            for known in self._server.connections
-            if (its := known.transport) is not None and not its.is_closing()
-        ]
-        if len(there) >= _MOST_CONNECTIONS:
-            order = {known: place for place, known in enumerate(self._busy)}
-            _, oldest = min(there, key=lambda each: order.get(each[0], -1))
-            oldest.abort()
-        protocol = self._server()
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
 
 
 def check_socket(path: Path) -> None:
@@ -352,18 +321,22 @@ async def _answered(
 
 
 async def _host(request: web.Request) -> web.Response:
+    """The host at one moment: its VMs, its storages, its part in the fleet."""
     return _body(request.app[_HOST].get())
 
 
 async def _vms(request: web.Request) -> web.Response:
+    """All running VMs with their drives, by name."""
     return _json(request.app[_API].take_snapshot().vm_reports())
 
 
 async def _storages(request: web.Request) -> web.Response:
+    """What several drives share."""
     return _json(request.app[_API].take_snapshot(domains=()).storage_reports())
 
 
 async def _why(request: web.Request) -> web.Response:
+    """The steps of the last decision on each drive of a VM, or on one, in words, by target."""
     domain, target = request.query.get("domain", ""), request.query.get("target")
     snapshot = request.app[_API].take_snapshot(domains=(domain,))
     if (error := _absent(snapshot, domain, target)) is not None:
@@ -373,7 +346,7 @@ async def _why(request: web.Request) -> web.Response:
 
 
 async def _history(request: web.Request) -> web.Response:
-    """Answer with the series of all drives, of a VM's, or of one, in the last `seconds`.
+    """The last ten minutes of all drives, of a VM's, or of one.
 
     Those of a VM or of one drive come with the changes of their limits.
     """
@@ -429,7 +402,10 @@ def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError 
 
 
 async def _hook(request: web.Request) -> web.Response:
-    """Answer a hook. It shows the error to a person and needs no more than its text."""
+    """What libvirt's hook tells, as root: a domain comes, goes or changes.
+
+    The hook shows the error to a person and needs no more than its text.
+    """
     api = request.app[_API]
     if (user := _user_of(request)) not in (0, os.geteuid()):
         mend = "run it as root, as libvirtd does"
@@ -449,9 +425,9 @@ async def _hook(request: web.Request) -> web.Response:
         except PolicyError as policy_error:
             api.metrics.errors["policy"] += 1
             log.warning("hook: %s", policy_error)
-            return web.json_response({"ok": False, "error": str(policy_error)})
+            return _json(HookReport(ok=False, error=str(policy_error)))
     api.announce(message.domain)
-    return web.json_response({"ok": True})
+    return _json(HookReport(ok=True))
 
 
 def _user_of(request: web.Request) -> int | None:
@@ -461,16 +437,18 @@ def _user_of(request: web.Request) -> int | None:
 
 
 async def _settings(request: web.Request) -> web.Response:
+    """The settings that give a policy its meaning, and the API's version."""
     return _json(settings_report(request.app[_API].config()))
 
 
 async def _rules(request: web.Request) -> web.Response:
+    """The rules that are in force, and the guests as rules see them."""
     api = request.app[_API]
     return _json(rules_report(api.config().rules, api.take_snapshot()))
 
 
 async def _policy(request: web.Request) -> web.Response:
-    """Answer whether a policy could be used, and what it would promise. Nothing changes."""
+    """Whether a policy, as XML, could be used for a VM, and its promises. Nothing changes."""
     api, domain = request.app[_API], request.query.get("domain", "")
     snapshot = api.take_snapshot(domains=(domain,))
     if (absent := _absent(snapshot, domain, None)) is not None:
@@ -500,6 +478,7 @@ async def _policy(request: web.Request) -> web.Response:
 
 
 async def _metrics(request: web.Request) -> web.Response:
+    """The metrics of docs/metrics.md, in Prometheus' text format."""
     return _text(await _made(request.app[_API]))
 
 
@@ -527,3 +506,29 @@ def _body(body: bytes, status: HTTPStatus = HTTPStatus.OK) -> web.Response:
 
 def _refused(status: HTTPStatus, error: IokeelError) -> web.Response:
     return _json(Refusal(error=ErrorReport.of(error)), status)
+
+
+class Route(NamedTuple):
+    """A path of the API.
+
+    handler: its docstring says what it answers. answer: the type of that; None if it isn't JSON.
+    """
+
+    method: str
+    path: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    answer: object
+
+
+ROUTES = (
+    Route("GET", "/v1/host", _host, HostReport),
+    Route("GET", "/v1/vms", _vms, list[VmReport]),
+    Route("GET", "/v1/storages", _storages, list[StorageReport]),
+    Route("GET", "/v1/why", _why, dict[str, list[str]]),
+    Route("GET", "/v1/history", _history, HistoryReport),
+    Route("GET", "/v1/settings", _settings, SettingsReport),
+    Route("GET", "/v1/rules", _rules, RulesReport),
+    Route("POST", "/v1/policy", _policy, PolicyReport),
+    Route("POST", "/v1/hook", _hook, HookReport),
+    Route("GET", "/metrics", _metrics, None),
+)

@@ -13,6 +13,9 @@ from msgspec import Struct
 
 from iokeel.errors import IokeelError
 
+#: The version of the API (docs/api.md): grows if a field goes, or changes its type or its meaning.
+API_VERSION = 1
+
 
 class ErrorReport(Struct, kw_only=True):
     """An error: the thing at fault, the fault, and the mend."""
@@ -272,6 +275,12 @@ class DriveHistory(Struct, kw_only=True):
     orders: list[OrderReport] = []
 
 
+class OneHistory(DriveHistory, kw_only=True):
+    """A drive's figures, which were ages_s ago."""
+
+    ages_s: list[float]
+
+
 class HistoryReport(Struct, kw_only=True):
     """Drives' figures at the same moments, which were ages_s ago."""
 
@@ -309,12 +318,13 @@ class CurvesReport(Struct, kw_only=True):
 class SettingsReport(CurvesReport, kw_only=True):
     """The settings that give a policy its meaning.
 
-    version: the agent's. libvirt_uri: its connection to libvirt; None if it has none. read_curve,
-    write_curve: of drives on other storages than those in `storages`, which have curves of their
-    own. storages, classes, tenants: by name.
+    version: the agent's. api_version: this API's. libvirt_uri: its connection to libvirt; None if
+    it has none. read_curve, write_curve: of drives on other storages than those in `storages`,
+    which have curves of their own. storages, classes, tenants: by name.
     """
 
     version: str
+    api_version: int = API_VERSION  # an agent that doesn't tell has 1
     libvirt_uri: str | None
     storages: dict[str, CurvesReport]
     classes: dict[str, PromiseReport]
@@ -341,6 +351,13 @@ class PolicyReport(Struct, kw_only=True):
     large_waits_s: dict[str, float] = {}
     long_waits: list[str] = []
     job_bps: int | None = None
+
+
+class HookReport(Struct, kw_only=True, omit_defaults=True):
+    """The answer to libvirt's hook. error: what is wrong with the policy in a domain's XML."""
+
+    ok: bool
+    error: str | None = None
 
 
 class RuleReport(Struct, kw_only=True):

@@ -24,6 +24,7 @@ from iokeel.config.load import parse
 from iokeel.errors import CalibrationError
 from iokeel.host.in_use import InUse
 from testing.agents import IOKEEL, NOBODY, iokeel
+from testing.api_doc import command_faults
 from testing.host.storage import MIB, loop_device, mounted, nbd_server
 from testing.lab.processors import Processors
 from testing.waiting import eventually
@@ -426,6 +427,7 @@ def test_a_known_device_is_found(tmp_path: Path) -> None:
                 break
     assert (status, err) == (0, "")
     found = json.loads(out)
+    assert command_faults("calibrate", found) == []
     # Four at a time, each 2 ms and 2 ms more for each 64 KiB; writes twice that.
     times = {kib: 0.002 * (1 + kib / 64) for kib in (4, 16, 64, 256, 1024)}
     series = {(s["kind"], s["order"], s["size_bytes"] // KIB): s for s in found["series"]}

@@ -22,6 +22,7 @@ from iokeel.report.http import Api, serve
 from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.snapshot import Known, snapshot_of
 from testing.agents import Done, iokeel
+from testing.api_doc import command_faults
 from tests.unit.rules import platforms
 
 RULES = """
@@ -83,7 +84,11 @@ class Host:
             lambda: 1,
         )
         async with serve(api, AgentConfig(socket=self.socket)):
-            return await asyncio.to_thread(iokeel, "rules", *words, "--socket", self.socket)
+            done = await asyncio.to_thread(iokeel, "rules", *words, "--socket", self.socket)
+        if "--json" in words:
+            name = "rules" if words[0] == "--json" else f"rules {words[0]}"
+            assert command_faults(name, json.loads(done.out)) == []
+        return done
 
 
 @pytest.fixture

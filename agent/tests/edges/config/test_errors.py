@@ -11,7 +11,7 @@ VM = '[[vm]]\nname = "a"\nsocket = "/a"\n'
 RULE = '[[rules]]\nname = "a"\n'
 OUTSIDE = (
     "is not a loopback address, and anybody may read metrics there; "
-    "write 127.0.0.1 or [::1], and put a proxy with a login in front of it"
+    "write 127.0.0.1 or [::1], or say by metrics_web_config who may read them"
 )
 SYNTAX = "write each key = value on a line of its own, and strings in quotes"
 NAME = "is not a name; give 1 to 64 of the characters A-Z a-z 0-9 _ . -"
@@ -340,6 +340,10 @@ MESSAGES = [
                 "'127.0.0.1:65536' is not an address and port; write it like 127.0.0.1:9632",
             ),
         ]
+    ),
+    (
+        "[agent]\nmetrics_web_config = '/web.yml'",
+        ", [agent] metrics_web_config: is of no use without metrics_address; give that, too",
     ),
     # Policies
     (

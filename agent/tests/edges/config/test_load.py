@@ -49,6 +49,7 @@ state_dir = "/var/lib/x"
 tick_seconds = 2
 log_level = "debug"
 metrics_address = "[::1]:9632"
+metrics_web_config = "/etc/x/web.yml"
 
 [libvirt]
 enabled = false
@@ -145,7 +146,12 @@ def test_every_key_is_read_into_the_cores_types() -> None:
     found = parse(EVERYTHING.encode(), "agent.toml")
     gold = DrivePolicy(limit=5000)
     assert found.agent == AgentConfig(
-        Path("/run/x/agent.sock"), Path("/var/lib/x"), 2.0, "debug", Address("::1", 9632)
+        Path("/run/x/agent.sock"),
+        Path("/var/lib/x"),
+        2.0,
+        "debug",
+        Address("::1", 9632),
+        Path("/etc/x/web.yml"),
     )
     assert found.libvirt == LibvirtConfig(False, "qemu:///session")
     assert found.hook == HookConfig(True)
@@ -275,6 +281,15 @@ def test_metrics_are_served_on_loopback(text: str, address: tuple[str, int]) -> 
     assert found.agent.metrics_address == address
 
 
+def test_metrics_are_served_beyond_loopback_with_a_web_configuration() -> None:
+    text = '[agent]\nmetrics_address = "0.0.0.0:9632"\nmetrics_web_config = "/web.yml"'
+    agent = parse(text.encode(), "f").agent
+    assert (agent.metrics_address, agent.metrics_web_config) == (
+        ("0.0.0.0", 9632),
+        Path("/web.yml"),
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -377,8 +392,8 @@ def toml(value: object) -> str:
 
 WORDS = st.sampled_from(
     "agent libvirt hook curve classes tenants vm socket state_dir tick_seconds log_level "
-    "metrics_address enabled uri strict read write gold acme reservation limit burst "
-    "burst_seconds weight latency_target_ms budget name tenant class drives vda".split()
+    "metrics_address metrics_web_config enabled uri strict read write gold acme reservation limit "
+    "burst burst_seconds weight latency_target_ms budget name tenant class drives vda".split()
 )
 KEYS = WORDS | st.text(st.characters(codec="utf-8"), max_size=6)
 SCALARS = st.one_of(

@@ -19,6 +19,7 @@ state_dir = "/other"
 tick_seconds = 2.0
 log_level = "debug"
 metrics_address = "127.0.0.1:1"
+metrics_web_config = "/other"
 [libvirt]
 enabled = false
 uri = "test:///default"

@@ -24,6 +24,7 @@ from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore
 from testing.agents import Agent, free_port, iokeel, start_qemu
+from testing.api_doc import answer_faults
 from testing.fleet import etcd as real
 from testing.fleet.budgets import set_budget
 from testing.fleet.monitor import Monitor, settled, sockets
@@ -191,6 +192,9 @@ def test_a_second_host_of_a_name_is_refused_and_gets_next_to_nothing(
             assert agent.metrics()["iokeel_fleet_connected"] == 0
             assert 0 < other.worst <= 2 * DRIVES
         assert "The fleet lets acme do" in first["a"].agent.why("vm-a")
+        told = first["a"].agent.ask("/v1/host")
+        assert [tenant["name"] for tenant in told["fleet"]["tenants"]] == ["acme"]
+        assert answer_faults("/v1/host", told) == []
         assert first["a"].agent.metrics()['iokeel_fleet_tenant_limit_iops{tenant="acme"}'] == BUDGET
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from iokeel.fleet.messages import Put
 from iokeel.fleet.records import ChangeRecord, encoded
 from iokeel.fleet.store import FleetStore
 from testing.agents import Done, free_port, iokeel
+from testing.api_doc import COMMANDS, command_faults
 from testing.fleet import etcd as real
 
 ACME = BudgetId(Kind.TENANT, "acme")
@@ -36,8 +38,17 @@ def config(one_etcd: real.Etcd, prefix: str, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fleet(config: Path) -> Callable[..., Done]:
-    """Run `iokeel fleet` with that configuration."""
-    return lambda *words, **more: iokeel("fleet", *words, "--config", config, **more)
+    """Run `iokeel fleet` with that configuration. Its --json has to be as documented."""
+
+    def run(*words: str | Path, **more: Any) -> Done:
+        done = iokeel("fleet", *words, "--config", config, **more)
+        if "--json" in words:
+            command = " ".join(("fleet", *map(str, words)))
+            name = max((name for name in COMMANDS if command.startswith(name)), key=len)
+            assert command_faults(name, json.loads(done.out)) == []
+        return done
+
+    return run
 
 
 def in_store(one_etcd: real.Etcd, prefix: str, do: Callable[[FleetStore], Awaitable[None]]) -> None:
@@ -298,6 +309,25 @@ def test_a_dead_host_is_shown_and_answered_for(
     assert "4000; answered for; takes effect once a host coordinates" in said
     assert "forget dead" not in said
     assert "is charged nothing" in fleet("forget", "nobody", "--at-floor", "--yes").complaint
+
+
+def test_each_subcommand_prints_json_as_documented(
+    fleet: Callable[..., Done], one_etcd: real.Etcd, prefix: str, tmp_path: Path
+) -> None:
+    """The fixture compares it."""
+    file = tmp_path / "tenants.toml"
+    file.write_text("[tenants.umbra]\nlimit = 2000\n")
+    before = ["tenant set acme --limit 4000", "storage set san --capacity 9", f"import {file}"]
+    after = ["status", "hosts", "tenants", "storages", "why acme", "why san", "history"]
+    after += ["forget dead --at-floor --yes", "tenant remove umbra", "storage remove san"]
+    for words in before:
+        done = fleet(*words.split(), "--json")
+        assert (done.status, json.loads(done.out)["done"]) == (0, True)
+    in_store(one_etcd, prefix, with_a_dead_host)
+    assert all(fleet(*words.split(), "--json").status == 0 for words in after)
+    tried = {f"fleet {words}" for words in (*before, *after)}
+    known = {name for name in COMMANDS if name.startswith("fleet ")}
+    assert {name for name in known if not any(words.startswith(name) for words in tried)} == set()
 
 
 def test_why_explains_the_tenant_and_the_storage_of_a_name(

@@ -618,7 +618,7 @@ def test_a_port_in_use_is_told_and_ends_nothing(fresh: Agent) -> None:
         with fresh as agent:
             assert agent.says(
                 f"[agent] metrics_address: 127.0.0.1 port {port} can't be served, address already"
-                " in use; give a free port and restart the agent"
+                " in use; free the port or give another"
             )
             assert agent.metrics()['iokeel_agent_errors_total{kind="config"}'] == 1
 

@@ -11,6 +11,7 @@ from tests.fuzz.targets.target import Target
 
 _WORDS = [
     *(b"agent socket state_dir tick_seconds log_level metrics_address libvirt enabled uri".split()),
+    b"metrics_web_config",
     *(b"hook strict curve read write classes reservation limit burst burst_seconds weight".split()),
     *(b"latency_target_ms budget shared separate tenants storage device path source".split()),
     *(b"drives capacity least_ratio most_ratio curve_read curve_write cgroup margin".split()),

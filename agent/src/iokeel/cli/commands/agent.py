@@ -24,8 +24,8 @@ def agent(
         bool,
         typer.Option(
             "--check",
-            help="Only check the configuration, the socket's place, the files to reach etcd with,"
-            " and that no later iokeel wrote the agent's state.",
+            help="Only check the configuration, the socket's place, the files that it names for TLS"
+            " and passwords, and that no later iokeel wrote the agent's state.",
         ),
     ] = False,
     release: Annotated[
@@ -56,6 +56,12 @@ def agent(
             complain(str(complaint))
         check_socket(settings.agent.socket)
         StateStore(settings.agent.state_dir).check()
+        address, web_config = settings.agent.metrics_address, settings.agent.metrics_web_config
+        if address is not None and web_config is not None:
+            from iokeel.config.web_file import load_web
+
+            for doubt in load_web(web_config, address).doubts:
+                complain(str(doubt))
         if settings.fleet is not None:
             from iokeel.fleet import memory
 

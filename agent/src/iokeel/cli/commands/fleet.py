@@ -19,6 +19,9 @@ from iokeel.cli.fleet_setting import (
     view_of,
 )
 from iokeel.cli.fleet_tables import (
+    BudgetShares,
+    FleetStatus,
+    HostForgotten,
     complaints,
     host_rows,
     host_table,
@@ -83,8 +86,13 @@ def status(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     tenants = [row for row in tenant_rows(view) if row["limit_iops"] is not None]
     storages = [row for row in storage_rows(view) if row["capacity_iops"] is not None]
     if as_json:
-        values = {"member": view.member, "hosts": [*view.hosts], "tenants": len(tenants)}
-        values |= {"storages": len(storages), "complaints": said}
+        values = FleetStatus(
+            member=view.member,
+            hosts=[*view.hosts],
+            tenants=len(tenants),
+            storages=len(storages),
+            complaints=said,
+        )
         say_json(values)
         return
     say(
@@ -141,14 +149,12 @@ def why(
     say(*complaints(FleetView(view.member, view.hosts, found)))
 
 
-def _share_values(budget: BudgetId, known: BudgetView) -> dict[str, object]:
+def _share_values(budget: BudgetId, known: BudgetView) -> BudgetShares:
     """Return hosts' parts of a budget for --json."""
-    amount = "limit_iops" if budget.kind is Kind.TENANT else "capacity_iops"
-    return {
-        budget.kind.value: budget.name,
-        amount: known.counts.amount if known.counts else None,
-        "hosts": share_rows(known),
-    }
+    amount, hosts = known.counts.amount if known.counts else None, share_rows(known)
+    if budget.kind is Kind.TENANT:
+        return BudgetShares(tenant=budget.name, limit_iops=amount, hosts=hosts)
+    return BudgetShares(storage=budget.name, capacity_iops=amount, hosts=hosts)
 
 
 def _about(name: BudgetId, known: BudgetView, charged: int) -> str:
@@ -216,7 +222,7 @@ def forget(
     if as_json:
         tenants = [budget.name for budget in told if budget.kind is Kind.TENANT]
         storages = [budget.name for budget in told if budget.kind is Kind.STORAGE]
-        values = {"host": host, "word": word.value, "tenants": tenants, "storages": storages}
+        values = HostForgotten(host=host, word=word.value, tenants=tenants, storages=storages)
         say_json(values, indent=None)
     else:
         on = ", ".join(map(str, told))

@@ -14,7 +14,7 @@ from iokeel.cli.options import JsonOption, SocketOption, drive_names, out, vm_na
 from iokeel.cli.output import say_json
 from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.errors import ConfigError
-from iokeel.report.records import SPAN_S, HistoryReport
+from iokeel.report.records import SPAN_S, HistoryReport, OneHistory
 from iokeel.words.units import parse_duration, percent
 
 COLUMNS = ("ago", "norm. iops", "allowed", "used", "ms", "ms wait", "credit")
@@ -53,7 +53,8 @@ def history(
         draw_history(found, plot)
     elif as_json:
         (one,) = found.drives
-        say_json({"ages_s": found.ages_s, **msgspec.to_builtins(one)})
+        values = OneHistory(**msgspec.structs.asdict(one), ages_s=found.ages_s)
+        say_json(msgspec.to_builtins(values))
     else:
         out.print(
             history_table(found) if found.ages_s else "no sample yet: the agent has just started"

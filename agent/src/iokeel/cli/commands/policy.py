@@ -11,7 +11,13 @@ import typer
 from iokeel.cli import client
 from iokeel.cli.options import ConfigOption, JsonOption, SocketOption, out, text_of, vm_names
 from iokeel.cli.output import complain, say, say_json
-from iokeel.cli.policy_table import covered, policy_table, policy_values
+from iokeel.cli.policy_table import (
+    PolicyChecked,
+    RunningChecked,
+    covered,
+    policy_table,
+    policy_values,
+)
 from iokeel.cli.tables import storage_complaints
 from iokeel.config.load import load
 from iokeel.config.paths import DEFAULT_SOCKET
@@ -98,8 +104,8 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
             complain(str(more))
     waits, complaints = waits_of(found, covered(found, limitable), settings, {})
     if as_json:
-        told = {"large_waits_s": waits, "warnings": complaints}
-        say_json(policy_values(found, limitable) | told)
+        values = policy_values(found, limitable)
+        say_json(PolicyChecked(**values, large_waits_s=waits, warnings=complaints))
     else:
         out.print(policy_table(found, limitable, waits))
         if found.job_bps is not None:
@@ -127,8 +133,8 @@ def _check_running(vm: str, socket: Path, as_json: bool) -> None:
     if wrong is None and not report.has_policy:
         wrong = ErrorReport(where=vm, what="has no policy", mend=_MEND_OF_NONE)
     if as_json:
-        fields = None if wrong is None else msgspec.to_builtins(wrong)
-        say_json({"domain": vm, "error": fields, "warnings": warnings}, indent=None)
+        values = RunningChecked(domain=vm, error=wrong, warnings=warnings)
+        say_json(msgspec.to_builtins(values), indent=None)
     if wrong is not None:
         raise wrong.error()
     if not as_json:

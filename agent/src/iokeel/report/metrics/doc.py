@@ -15,7 +15,7 @@ _HEAD = """\
 
 <!-- Made by `make metrics-doc` from agent/src/iokeel/report/metrics/table.py. Don't edit it. -->
 
-`GET /metrics` answers in Prometheus' text format: on the agent's socket, and on a loopback port if
+`GET /metrics` answers in Prometheus' text format: on the agent's socket, and on a port if
 `metrics_address` is set ([configuration](configuration.md)). Values are taken when they are asked
 for, so a scrape may be as rare as you like. A metric that isn't known has no sample.
 
@@ -24,6 +24,53 @@ several by the [cost curve](design/control-law.md). "Only if QEMU counts" marks 
 doesn't tell: it takes the [patches](../qemu-patches/README.md).
 
 [playbooks/monitoring](../playbooks/monitoring/README.md) has alerts and a dashboard for them.
+"""
+_ELSEWHERE = """\
+## Prometheus on another host
+
+Beyond loopback, the agent answers by TLS only, and only those who show a certificate or a password.
+`web.yml` is the [web configuration file][web] of Prometheus' exporters.
+
+1. Put a certificate and its key into `/etc/iokeel`, mode 0600, and write `/etc/iokeel/web.yml`:
+
+   ```yaml
+   tls_server_config:
+     cert_file: metrics.crt
+     key_file: metrics.key
+     client_auth_type: RequireAndVerifyClientCert
+     client_ca_file: prometheus-ca.crt
+   ```
+
+   For a password, write this in place of the last two lines. `htpasswd -nBC 10 prometheus` makes
+   the hash:
+
+   ```yaml
+   basic_auth_users:
+     prometheus: $2y$10$...
+   ```
+
+2. Write `metrics_address = "0.0.0.0:9632"` and `metrics_web_config = "/etc/iokeel/web.yml"` under
+   `[agent]`.
+3. Let Prometheus' address in: `systemctl edit iokeel`, with `IPAddressAllow=192.0.2.10` under
+   `[Service]`. The [role](../playbooks/roles/iokeel/README.md) does it by
+   `iokeel_metrics_clients`.
+4. Type `iokeel agent --check && systemctl restart iokeel`.
+5. In Prometheus, give the job `scheme: https`, and its `tls_config` or `basic_auth`.
+
+The file may have these keys:
+
+- `tls_server_config`: `cert_file`, `key_file`, `client_auth_type`, `client_ca_file`, and
+  `min_version` and `max_version`, which are `TLS12` or `TLS13`. Paths may be relative to the file.
+- `client_auth_type` is `NoClientCert`, `VerifyClientCertIfGiven` or `RequireAndVerifyClientCert`.
+  Any certificate that `client_ca_file` has signed is let in.
+- `basic_auth_users`: bcrypt hashes by name, of a cost of at most 13. If there is a
+  `RequireAndVerifyClientCert` too, both are asked for.
+
+Others are refused by name. All files are read again when they change, so a renewed certificate
+needs no restart. If a new file can't be used, the log says so once, and what was read before counts
+until it is mended. A port that can't be opened is tried again each minute.
+
+[web]: https://prometheus.io/docs/prometheus/latest/configuration/https/
 """
 _LABELS = """\
 ## Labels
@@ -51,6 +98,9 @@ def page() -> str:
     return "\n".join(
         [
             _HEAD,
+            _ELSEWHERE,
+            "## All metrics",
+            "",
             *_table(("metric", "type", "labels", "unit", "meaning"), own),
             "",
             _LABELS,
