@@ -114,6 +114,20 @@ def _may_be_between(mix: Mix | None, starved: bool, idle_ns: int) -> bool:
     return starved or mix.read.raw_iops + mix.write.raw_iops <= _FEW_RAW_IOPS
 
 
+def operations(measured: Measured, model: CostModel, *, charged: bool) -> tuple[float, float]:
+    """Return the cost of the reads and of the writes of the last interval, whose rates are known.
+
+    In normalized I/O operations. charged: as in `measure`, so that both are as in `Measured.rate`.
+    """
+    did = measured.rates
+    assert did is not None
+    if charged and did.throttled is not None:
+        (_, r0, w0), (_, r1, w1) = did.throttled.earlier, did.throttled.later
+        return r1.cost - r0.cost, w1.cost - w0.cost
+    reads, writes = flow_cost(model.read, did.read), flow_cost(model.write, did.write)
+    return reads * did.elapsed_s, writes * did.elapsed_s
+
+
 def _larger_rate(did: Rates, model: CostModel, charged: bool) -> float:
     """Return the normalized rate of reads or of writes, whichever is more."""
     if charged and did.throttled is not None:

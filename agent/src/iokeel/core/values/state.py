@@ -447,7 +447,8 @@ class StorageState:
     reservations the others' large reads wait in pieces. load: what its drives did in the last
     interval. amounts: what each drive got in the last division. weighted: its scheduler shares it
     out by VMs' weights, as far as is known. writing: for how many intervals from now on its drives
-    count as writing; None if it isn't left to its scheduler.
+    count as writing; None if it isn't left to its scheduler. held_up: the demands of drives with a
+    reservation that their limits don't hold, as far as it can tell (correct/held_up.py).
     """
 
     policy: StoragePolicy
@@ -464,6 +465,7 @@ class StorageState:
     amounts: Mapping[DriveId, float] = field(default_factory=dict)
     weighted: bool = False
     writing: int | None = None
+    held_up: Mapping[DriveId, float] = field(default_factory=dict)
 
     @property
     def by_weight(self) -> bool:
