@@ -29,15 +29,14 @@ class Accounts(dict[DriveId, Account]):
             measured = known.measured
             if not measured.rate or measured.rates is None or measured is was.measured:
                 continue
-            storage = after.storages.get(known.storage or "")
-            model = (storage and storage.policy.model) or after.model
             limits = was.sent.limits
             charged = limits is not None and limits.cost_read is not None
             account = self.get(drive) or self.setdefault(drive, Account())
-            reads, writes = operations(measured, model, charged=charged)
+            reads, writes = operations(measured, charged=charged)
             account.reads += reads
             account.writes += writes
             elapsed_s = measured.rates.elapsed_s
+            storage = after.storages.get(known.storage or "")
             for name, is_kept in kept(drive, was, known, storage):
                 kept_s, missed_s = account.promises.get(name, (0.0, 0.0))
                 if is_kept:
