@@ -153,7 +153,7 @@ def test_a_drive_that_has_slept_for_long_loses_nothing() -> None:
     assert A in host.state.settled
     host.look(77)
     assert host.account.reads == pytest.approx(77 * COST_8K)
-    assert seconds(host, "limit") == (pytest.approx(1.0), 0)
+    assert seconds(host, "limit") == pytest.approx((1.0, 0.0))
 
 
 def test_a_storage_has_a_curve_of_its_own() -> None:
