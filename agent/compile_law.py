@@ -22,6 +22,7 @@ from setuptools import Distribution
 LAW = (
     "decide.py",
     "fitting.py",
+    "promises.py",
     "values/claimant.py",
     "values/curve.py",
     "values/mix.py",

@@ -209,6 +209,16 @@ ROWS: Mapping[str, tuple[Panel, ...]] = {
             {"{{tenant}} {{instance}} {{direction}}": f"tenant:iokeel_bytes:rate5m{{{TENANT}}}"},
         ),
         Panel(
+            "Operations by project",
+            "iops",
+            "Normalized, as they are billed. Mean of 5 minutes. "
+            "Without a project: no platform tells one.",
+            {
+                "{{project}} {{direction}}": "sum by (project, direction) "
+                f"(domain:iokeel_normalized_operations:rate5m{{{TENANT}}})"
+            },
+        ),
+        Panel(
             "Throttled",
             "percentunit",
             "Part of 5 minutes in which limits held the tenant's drive that they held most.",
@@ -262,6 +272,12 @@ ROWS: Mapping[str, tuple[Panel, ...]] = {
             "percentunit",
             "Part of 5 minutes in which limits held the drive.",
             {OF_DRIVE: f"drive:iokeel_throttled:ratio_rate5m{{{DRIVE}}}"},
+        ),
+        Panel(
+            "Promises missed",
+            "percentunit",
+            "Part of 5 minutes' seconds with requests in which a promise to the drive was missed.",
+            {f"{OF_DRIVE} {{{{promise}}}}": f"drive:iokeel_promise_missed:ratio_rate5m{{{DRIVE}}}"},
         ),
         Panel(
             "Latency",

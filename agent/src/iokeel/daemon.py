@@ -35,6 +35,7 @@ from iokeel.report.http import Api, serve
 from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.snapshot import CgroupKnown, Known, Snapshot, series_values, snapshot_of
 from iokeel.rules.tenants import with_every_tenant
+from iokeel.running.accounts import Accounts
 from iokeel.running.beneath import BlockJobs
 from iokeel.running.cgroups import Backstop
 from iokeel.running.enforcer import Enforcer
@@ -90,6 +91,7 @@ class Agent:
     jobs: BlockJobs = field(init=False)
     history: History = field(default_factory=History)
     would: Would = field(default_factory=Would)
+    accounts: Accounts = field(default_factory=Accounts)
     looks: int = 0
     _changed: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -164,6 +166,7 @@ class Agent:
             self._cgroup_of,
             self.jobs.running,
             self.would.above,
+            self.accounts,
         )
         return snapshot_of(known, domains)
 
@@ -304,6 +307,7 @@ class Agent:
             before = with_every_tenant(self.state, self.config.tenants, owners)
             self.state, orders = decide(before, seen, now_ns)
             self.looks += 1
+            self.accounts.look(before, self.state, seen.drives, now_ns)
             self.enforcer.forget_gone(domains, seen.drives)
             self.enforcer.forget_released(before, self.state)
             # Before anything else is waited for, so that what was decided counts as held at once.

@@ -89,6 +89,8 @@ WRONG = {
     ("gone", "IokeelAgentDown"),
 }
 """The alerts that there are. The others take an hour, or faults that nobody makes on purpose."""
+LASTING = {("broken", "IokeelReservationBurn"), ("broken", "IokeelLatencyBurn")}
+"""Those that there are as well once what is wrong has lasted for a minute."""
 PENDING = {"IokeelAgentDown", "IokeelAgentsMissing", "IokeelAgentStale", "IokeelRetuneStorm"}
 """Those that may be pending beside them: the first evaluation may come before the first scrape, or
 after two scrapes of one text, which is made once a second; and a busy machine misses scrapes and
@@ -184,7 +186,7 @@ def unwanted(alerts: Iterable[Alert]) -> set[Alert]:
     return {
         alert
         for alert in alerts
-        if (alert.instance, alert.name) not in WRONG
+        if (alert.instance, alert.name) not in WRONG | LASTING
         if alert.state != "pending" or alert.name not in PENDING
     }
 

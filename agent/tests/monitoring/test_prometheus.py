@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from testing.lab.host import PROJECT
 from tests.monitoring.grafana import ALL, PANELS, VARIABLES, choices, has_no_data, queries, title
 from tests.monitoring.hypervisors import CHOSEN, Watched, watched
 
 SHOWN = [panel for panel in PANELS if not has_no_data(panel, patched=False)]
 EMPTY = [panel for panel in PANELS if has_no_data(panel, patched=False)]
+_, _, AFTER = (PROJECT / "docs/operations.md").read_text().partition("\n## Billing and SLOs\n")
+BILLING = re.findall(r"^```promql\n(.+?)^```", AFTER.partition("\n## ")[0], re.M | re.S)
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +42,15 @@ def test_a_panel_has_data(stock: Watched, panel: dict[str, Any]) -> None:
 def test_a_panel_is_empty_if_it_says_so(stock: Watched, panel: dict[str, Any]) -> None:
     stock.wait_for_data("iokeel_drive_latency_seconds")  # all that there will be is there
     assert [stock.prometheus.values(query) for query in queries(panel, ALL)] == [[]]
+
+
+@pytest.mark.parametrize("query", BILLING)
+def test_the_page_on_billing_asks_for_what_there_is(stock: Watched, query: str) -> None:
+    stock.wait_for_data(query.replace(":5m]", ":1s]"))  # it runs for less than 5 minutes
+
+
+def test_the_page_on_billing_has_queries() -> None:
+    assert len(BILLING) == 4
 
 
 def test_every_rule_evaluates(stock: Watched) -> None:

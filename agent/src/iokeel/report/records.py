@@ -71,6 +71,21 @@ class Above(NamedTuple):
     operations: float = 0.0
 
 
+class Kept(NamedTuple):
+    """For how long a promise to a drive was kept, and missed, in seconds."""
+
+    kept_s: float = 0.0
+    missed_s: float = 0.0
+
+
+class Account(Struct):
+    """What a drive did, in normalized operations, and how its promises were kept, by name."""
+
+    reads: float = 0.0
+    writes: float = 0.0
+    promises: dict[str, Kept] = {}
+
+
 class DriveReport(Struct, kw_only=True):
     """A drive. Rates are of the last interval; None: not known.
 
@@ -92,7 +107,10 @@ class DriveReport(Struct, kw_only=True):
     None if none gives it anything. mode is "observe" if nothing of its policy is enforced:
     limit_iops, allowed_iops and the like are what would be then, binding is "would" while it does
     more, and above_s and above_operations (normalized) are how long and by how much it did, since
-    the agent has observed it.
+    the agent has observed it. read_operations, write_operations: what it did, in normalized
+    operations, since the agent has known it. promises: those to it, "reservation", "limit" and
+    "latency_target", for as long as they were tried in that time (core/promises.py). class_name:
+    the class that its policy names.
     """
 
     domain: str
@@ -144,6 +162,10 @@ class DriveReport(Struct, kw_only=True):
     rule: str | None = None
     above_s: float = 0.0
     above_operations: float = 0.0
+    read_operations: float = 0.0
+    write_operations: float = 0.0
+    promises: dict[str, Kept] = {}
+    class_name: str | None = None
 
 
 class StorageReport(Struct, kw_only=True):
@@ -182,7 +204,7 @@ class VmReport(Struct, kw_only=True):
 
     has_policy: False if it validly has none, so that its drives are left alone. observed: nothing
     of its policy is enforced. from_libvirt: False if it is a [[vm]] of the configuration, which
-    then has its policy.
+    then has its policy. uuid: None if it isn't known.
     limit_iops, reservation_iops: of all drives together. allowed_iops: that limit, or the burst
     while that is open. credit_s: seconds of burst saved. None: there is none. cgroup: the agent's
     settings in its cgroup, by file and device.
@@ -198,6 +220,7 @@ class VmReport(Struct, kw_only=True):
     has_policy: bool = True  # an older agent tells none of these
     observed: bool = False
     from_libvirt: bool = True
+    uuid: str | None = None
     policy_error: ErrorReport | None
     cgroup: dict[str, str]
     drives: list[DriveReport]

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from iokeel.core.enforce.beneath import Beneath
 from iokeel.core.enforce.jobs import Followed
 from iokeel.core.measure.demand import full_bounds
+from iokeel.core.promises import promises_of
 from iokeel.core.values.claimant import budgets
 from iokeel.core.values.counters import NS_PER_S, DriveId, Mix, Rates, at_most_s
 from iokeel.core.values.curve import large_wait_s
@@ -39,15 +40,17 @@ from iokeel.hypervisors.source import DriveInfo, VmInfo
 from iokeel.report.promises import limit_of
 from iokeel.report.records import (
     Above,
+    Account,
     DriveReport,
     ErrorReport,
     FleetSnapshot,
     HostReport,
+    Kept,
     StorageReport,
     ThrottleReport,
     VmReport,
 )
-from iokeel.rules.compose import ByRules, rules_of_drive
+from iokeel.rules.compose import ByRules, class_of_drive, rules_of_drive
 
 
 class Decision(NamedTuple):
@@ -184,7 +187,7 @@ class Known:
     held. cgroups: settings in VMs' cgroups, by VM, file and device. cgroup_of: what is known of a
     VM's group. jobs: VMs' block jobs by VM and name. drive_errors: orders that failed, by drive;
     last_errors: of drives whose last order failed. gone: tables of tenants and storages that have
-    gone from the configuration (Config.gone).
+    gone from the configuration (Config.gone). accounts: what drives did.
     """
 
     state: State
@@ -200,6 +203,7 @@ class Known:
     cgroup_of: Callable[[str], CgroupKnown] = lambda _: CgroupKnown()
     jobs: Mapping[str, Mapping[str, Followed]] = field(default_factory=dict)
     above: Mapping[DriveId, Above] = field(default_factory=dict)
+    accounts: Mapping[DriveId, Account] = field(default_factory=dict)
 
     def error_of(self, drive: DriveId, state: DriveState) -> IokeelError | None:
         """Return a drive's error, if it has one."""
@@ -276,6 +280,7 @@ def _vm(vm: VmInfo, known: Known) -> VmSnapshot:
         has_policy=vm.told is not None,
         observed=vm.would is not None,
         from_libvirt=vm.from_libvirt,
+        uuid=vm.uuid or (vm.by_rules and vm.by_rules.facts.vm.get("uuid")),
         policy_error=ErrorReport.of(vm.policy_error) if vm.policy_error else None,
         cgroup=dict(known.cgroups.get(vm.name, {})),
         drives=[
@@ -301,6 +306,8 @@ def _drive(
     if vm.would is not None:
         mode, binding = "observe", ["would"] if _would_hold(state) else []
     above = known.above.get(drive, Above())
+    account = known.accounts.get(drive, Account())
+    promised = promises_of(policy) if vm.would is None else ()
     did, counted = measured.rates, measured.counters
     raw_read_iops, read_bps, mean_read_bytes = _flow(did, write=False)
     raw_write_iops, write_bps, mean_write_bytes = _flow(did, write=True)
@@ -354,6 +361,10 @@ def _drive(
         rule=next(iter(rules_of_drive(vm.by_rules, drive.target)), None) if vm.by_rules else None,
         above_s=above.seconds,
         above_operations=above.operations,
+        read_operations=account.reads,
+        write_operations=account.writes,
+        promises={name: account.promises.get(name, Kept()) for name in promised},
+        class_name=class_of_drive(vm.by_rules, drive.target) if vm.by_rules else None,
     )
 
 

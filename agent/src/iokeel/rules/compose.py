@@ -280,14 +280,27 @@ def _of(known: ByRules, target: str) -> Iterator[str]:
 
 def follows_platform(known: ByRules, target: str) -> bool:
     """Return whether a drive's limit is the one that its platform sets in <iotune>, if it does."""
-    own = [] if known.own is None else [Layer(OWN, known.own)]
-    for rule, written, _ in (*own, *known.fit.layers):
+    for rule, written, _ in _layers(known):
         if (rule, target) in known.fit.sold:
             return True
         drive = written.drives.get(target) or written.drives.get(ANY)
         if written.class_name or (drive and (drive.class_name or "limit" in drive.given)):
             return False
     return False
+
+
+def class_of_drive(known: ByRules, target: str) -> str | None:
+    """Return the class that a drive's policy names; None if it names none."""
+    for _, written, _ in _layers(known):
+        drive = written.drives.get(target) or written.drives.get(ANY)
+        if name := (drive and drive.class_name) or written.class_name:
+            return name
+    return None
+
+
+def _layers(known: ByRules) -> list[Layer]:
+    own = [] if known.own is None else [Layer(OWN, known.own)]
+    return [*own, *known.fit.layers]
 
 
 def has_own(known: ByRules, target: str) -> bool:

@@ -13,7 +13,7 @@ virtwrap/util/libvirt_helper.go, and CloudStack's VirtualMachineName.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 
 PLATFORM, TENANT, OPERATOR = "platform", "tenant", "operator"
@@ -71,6 +71,24 @@ DRIVE_FACTS = {
     "pve.storage": PLATFORM,
     "pve.volume": PLATFORM,
 }
+#: What metrics tell of a VM, and which fact says it, by platform. A VM has those of one at most.
+INFO = {
+    "project": {
+        "OpenStack": "nova.project",
+        "OpenNebula": "one.gname",
+        "KubeVirt": "kubevirt.namespace",
+        "CloudStack": "cloudstack.account",
+        "Proxmox VE": "pve.pool",
+    },
+    "guest": {
+        "OpenStack": "nova.name",
+        "OpenNebula": "one.name",
+        "KubeVirt": "kubevirt.name",
+        "Proxmox VE": "pve.name",
+    },
+}
+# Of a label's text. No platform has longer names, and each scrape has them.
+_MOST_CHARACTERS = 255
 #: Facts that are either of these.
 EITHER = {name: ("yes", "no") for name in ("readonly", "shareable", "iotune")}
 
@@ -104,6 +122,15 @@ def platform_of(fact: str) -> str | None:
     """Return the platform that writes a fact; None if any may, or none does."""
     prefix, dot, _ = fact.partition(".")
     return prefix if dot and prefix in PREFIXES - {"iotune"} else None
+
+
+def info_of(facts: Mapping[str, str]) -> tuple[str, ...]:
+    """Return what metrics tell of a VM, in the order of INFO; "" if it isn't known.
+
+    facts: the VM's.
+    """
+    told = ([facts[fact] for fact in by.values() if fact in facts] for by in INFO.values())
+    return tuple(texts[0][:_MOST_CHARACTERS] if texts else "" for texts in told)
 
 
 def is_of_drive(fact: str) -> bool:

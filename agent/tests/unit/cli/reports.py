@@ -36,6 +36,9 @@ def drive(target: str = "vda", *, domain: str = "db1", rate: float | None = 0.0,
         "limits_in_force": {},
         "above_s": 0.0,
         "above_operations": 0.0,
+        "read_operations": 0.0,
+        "write_operations": 0.0,
+        "promises": {},
     }
     return DriveReport(**_UNKNOWN | known | more)
 

@@ -28,10 +28,14 @@ from iokeel.core.values.state import DriveState, State, StorageState, VmPart
 from iokeel.core.values.storage import StoragePolicy
 from iokeel.errors import IokeelError, LimitsRejected, PolicyError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.libvirt_xml.written import Written, WrittenDrive
 from iokeel.report.metrics.table import ERROR_KINDS, METRICS
 from iokeel.report.metrics.types import Sample
-from iokeel.report.records import ErrorReport
+from iokeel.report.records import Account, ErrorReport, Kept
 from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
+from iokeel.rules.compose import ByRules
+from iokeel.rules.facts import Facts
+from iokeel.rules.rule import Fit, Layer
 
 VDA, VDB = DriveId("db1", "vda"), DriveId("web1", "vdb")
 POLICY = DrivePolicy(reservation=100, limit=1000)
@@ -188,9 +192,56 @@ def test_a_vms_own_limit_is_in_its_snapshot_its_record_and_its_metrics() -> None
 def test_metrics_tell_a_drives_storage_tenant_and_mode() -> None:
     found = snapshot_of(known())
     assert samples(found, "iokeel_drive_info") == [
-        (("db1", "vda", "sda", "acme", "retune", ""), 1),
-        (("web1", "vdb", "sda", "", "retune", ""), 1),
+        (("db1", "vda", "sda", "acme", "retune", "", ""), 1),
+        (("web1", "vdb", "sda", "", "retune", "", ""), 1),
     ]
+
+
+def test_metrics_tell_whose_a_vm_is_and_of_which_class_its_drives_are() -> None:
+    facts = Facts({"uuid": "4c3b", "nova.project": "1f6f", "nova.name": "w" * 300})
+    drives = {"vda": WrittenDrive({"weight": 7})}
+    named = ByRules(facts, Fit((Layer("r", Written(drives, "gold")),)), Written(drives))
+    vms = known().vms
+    vms = {"web1": vms["web1"], "db1": replace(vms["db1"], by_rules=named)}
+    found = snapshot_of(replace(known(), vms=vms))
+    assert samples(found, "iokeel_domain_info") == [
+        (("db1", "4c3b", "acme", "1f6f", "w" * 255), 1),
+        (("web1", "", "", "", ""), 1),
+    ]
+    assert [labels[-1] for labels, _ in samples(found, "iokeel_drive_info")] == ["gold", ""]
+    vms["db1"] = replace(vms["db1"], uuid="9f0e")
+    found = snapshot_of(replace(known(), vms=vms))
+    assert [labels[1] for labels, _ in samples(found, "iokeel_domain_info")] == ["9f0e", ""]
+
+
+def test_what_drives_did_and_their_promises_are_told_before_anything_is_counted() -> None:
+    """Or increase() would overlook what the first sample has."""
+    before = known()
+    account = Account(reads=7.5, writes=0.25, promises={"limit": Kept(3, 1), "gone": Kept(9, 9)})
+    found = snapshot_of(replace(before, accounts={VDA: account}))
+    assert samples(found, "iokeel_drive_normalized_operations_total") == [
+        ((*VDA, "read"), 7.5),
+        ((*VDA, "write"), 0.25),
+        ((*VDB, "read"), 0),
+        ((*VDB, "write"), 0),
+    ]
+    assert samples(found, "iokeel_drive_promise_seconds_total") == [
+        ((*VDA, "reservation", "kept"), 0),
+        ((*VDA, "reservation", "missed"), 0),
+        ((*VDA, "limit", "kept"), 3),
+        ((*VDA, "limit", "missed"), 1),
+        ((*VDB, "reservation", "kept"), 0),
+        ((*VDB, "reservation", "missed"), 0),
+        ((*VDB, "limit", "kept"), 0),
+        ((*VDB, "limit", "missed"), 0),
+    ]
+
+
+def test_an_observed_drive_is_promised_nothing() -> None:
+    before = known()
+    vms = {name: replace(vm, policy=None, would=vm.policy) for name, vm in before.vms.items()}
+    found = snapshot_of(replace(before, vms=vms))
+    assert samples(found, "iokeel_drive_promise_seconds_total") == []
 
 
 def test_every_kind_of_error_has_a_count_before_it_occurs() -> None:

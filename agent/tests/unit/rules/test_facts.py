@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.domain import Disk, parse_domain
 from iokeel.rules.facts import Facts, facts_of
-from iokeel.rules.known import DRIVE_FACTS, TENANT, VM_FACTS, who_controls
+from iokeel.rules.known import DRIVE_FACTS, INFO, TENANT, VM_FACTS, info_of, who_controls
 from tests.unit.rules import platforms
 from tests.unit.rules.platforms import PROJECT, USER, UUID, VOLUME
 
@@ -195,3 +195,25 @@ def test_the_documentation_has_each_fact_with_who_decides_on_it() -> None:
         f"{name}KEY" if name.endswith(".") else name: who
         for name, who in (VM_FACTS | DRIVE_FACTS).items()
     }
+
+
+def test_metrics_tell_facts_that_there_are_and_projects_that_no_tenant_controls() -> None:
+    assert all(fact in VM_FACTS for by in INFO.values() for fact in by.values())
+    assert TENANT not in {who_controls(fact) for fact in INFO["project"].values()}
+
+
+@pytest.mark.parametrize(
+    ("xml", "project", "guest"),
+    [
+        (platforms.nova(), PROJECT, "web-1"),
+        (platforms.opennebula(), "acme", "web <1>"),
+        (platforms.kubevirt(), "mynamespace", "testvmi"),
+        (platforms.cloudstack(), "7", ""),
+        (platforms.ovirt(), "", ""),
+        (platforms.domain("db1"), "", ""),
+    ],
+)
+def test_metrics_tell_what_the_platform_calls_a_vm_and_its_owner(
+    xml: str, project: str, guest: str
+) -> None:
+    assert info_of(read(xml).vm) == (project, guest)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.domain import Disk, DomainXml
 from iokeel.rules.facts import Facts
-from iokeel.rules.known import who_controls
+from iokeel.rules.known import info_of, who_controls
 from iokeel.rules.platform import sold
 from iokeel.rules.proxmox import drives_of, pools_of, proxmox_facts, settings_of
 
@@ -58,6 +58,10 @@ def test_a_vm_has_the_facts_of_its_file_and_its_pool() -> None:
         "pve.tag.web": "yes",
     }
     assert "pve.pool" not in facts(pool="").vm
+
+
+def test_metrics_tell_its_pool_and_its_name() -> None:
+    assert info_of(facts().vm) == ("acme", facts().vm["pve.name"])
 
 
 def test_drives_have_their_storage_their_size_and_what_is_sold() -> None:

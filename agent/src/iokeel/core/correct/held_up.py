@@ -55,7 +55,8 @@ class HeldUp:
     reserved for them. policy: one with a capacity and a target. counted: the storage has counters
     of its own. shown: by drives with a reservation until now. elapsed_s: the length of the
     interval. strain: how many times what they do the worst of them want; 0 if none does. shown_now:
-    what all have shown.
+    what all have shown. demands: of those that their limits don't hold, as if the target could be
+    kept; 0 if it doesn't depend on the storage.
     """
 
     promised: Sequence[tuple[int, Sequence[Claimant]]]
@@ -67,6 +68,7 @@ class HeldUp:
     counted: bool = False
     strain: float = 0.0
     shown_now: dict[DriveId, Shown] = field(default_factory=dict)
+    demands: dict[DriveId, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for reserved, drives in self.promised:
@@ -99,11 +101,14 @@ class HeldUp:
             return None
         seen, shown = self._seen(claimant), self.shown.get(claimant.drive)
         if seen is not None:
+            self.demands[claimant.drive] = seen.demand
             shown = self._shown_after(shown, seen)
         elif shown is not None:
             shown = shown._replace(age_s=shown.age_s + self.elapsed_s)
         if shown is not None and shown.age_s <= FORGET_S:
             self.shown_now[claimant.drive] = shown
+            if seen is not None and not shown.in_vain:
+                self.demands[claimant.drive] = min(seen.demand, shown.rate)
             if seen is not None:
                 most = (GAIN if shown.in_vain else 1.0) * shown.rate
                 seen = seen._replace(demand=min(seen.demand, most), in_vain=shown.in_vain)

@@ -29,7 +29,7 @@ def raise_behind(claimants: Sequence[Claimant], activity: StorageActivity | None
     rate isn't known may be behind, and one whose latency isn't known may wait.
     """
     rates = [claimant.known.measured.rate for claimant in claimants]
-    waits = [_waits(claimant.known, activity) for claimant in claimants]
+    waits = [waits_for_storage(claimant.known, activity) for claimant in claimants]
     claims = [
         c.claim._replace(wants=c.most if waiting else rate or 0.0)
         for c, rate, waiting in zip(claimants, rates, waits, strict=True)
@@ -42,7 +42,8 @@ def raise_behind(claimants: Sequence[Claimant], activity: StorageActivity | None
     return found
 
 
-def _waits(known: DriveState, activity: StorageActivity | None) -> bool:
+def waits_for_storage(known: DriveState, activity: StorageActivity | None) -> bool:
+    """Return whether a drive's rate may depend on its storage's latency. activity: of that."""
     did = known.measured.rates
     if did is None or did.idle or known.demand.backlogged:
         return False

@@ -137,10 +137,11 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
     begins = (
         suffers and is_loaded(one.activity) and _others_do_a_part(one, load.strangers + load.done)
     )
-    feedback = before.feedback
+    feedback, demands = before.feedback, dict[DriveId, float]()
     if helps and not one.is_free:
         held_up = _reckon_with_held_up(one, before)
         feedback = _feedback(one, before, load, worst, held_up, suffers=suffers, begins=begins)
+        demands = held_up.demands if held_up else demands
     capacity = _capacity(one, before, feedback, begins=begins) if helps else None
     if one.granted is not None:
         _want_spare(one.claimants)
@@ -178,6 +179,7 @@ def divide_storage(one: OneStorage, before: StorageState | None) -> StorageState
         amounts=amounts,
         weighted=bool(one.seen.weighted),
         writing=one.writing,
+        held_up=demands,
     )
 
 

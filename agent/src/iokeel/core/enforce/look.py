@@ -294,7 +294,7 @@ def _release(
         storage=known.storage,
         tenant=known.tenant,
         abilities=known.abilities,
-        measured=Measured(kept.counters, kept.rates, kept.rate, kept.mix),
+        measured=Measured(kept.counters, kept.rates, kept.rate, kept.mix, read_rate=kept.read_rate),
         demand=known.demand._replace(backlogged=False, backlogged_ns=0),
         share=None,
         finding=finding,

@@ -9,7 +9,7 @@ from iokeel.core.measure.zeroes import still_paid, without_zeroes, zeroes_in
 from iokeel.core.values.counters import NO_MIX, NS_PER_S, Counters, Mix, Rates
 from iokeel.core.values.curve import CostModel
 from iokeel.core.values.limits import ThrottleLimits
-from iokeel.core.values.mix import flow_cost, has_changed_kind, has_shifted, mean_mix, mix_cost
+from iokeel.core.values.mix import flow_cost, has_changed_kind, has_shifted, mean_mix
 from iokeel.core.values.state import Measured
 
 LOOK_AGAIN_S = 0.4
@@ -46,21 +46,27 @@ def measure(
         did = rates(last, reading, seen.read, seen.write)
     if did is None or last is None or reading is None:
         return before._replace(
-            counters=reading or last, rates=None, rate=None, active_ns=None, budget_rate=None
+            counters=reading or last,
+            rates=None,
+            rate=None,
+            active_ns=None,
+            budget_rate=None,
+            read_rate=None,
         )
     zeroes = zeroes_in(last, reading, in_force)
     if zeroes is not None:
         did = without_zeroes(did, seen.write)
     zeroes = still_paid(before.zeroes, zeroes, sent_ns, reading.at_ns)
     if charged and did.throttled is not None:
-        rate = did.throttled.rate
+        rate, read_rate = did.throttled.rate, did.throttled.rate_of(write=False)
     else:
-        rate = mix_cost(model, did)
+        read_rate = flow_cost(model.read, did.read)
+        rate = read_rate + flow_cost(model.write, did.write)
     budget_rate = _larger_rate(did, model, charged) if separate else rate
     raw_iops, bps = did.read.raw_iops + did.write.raw_iops, did.read.bps + did.write.bps
     if not (bps and raw_iops):  # requests without data, or parts of one, have no size
         idle_ns = before.idle_ns or last.at_ns + _owed_ns(before, limit)
-        _, _, _, _, looks, looks_since_shift, size, price, active_ns, _, _, _ = before
+        _, _, _, _, looks, looks_since_shift, size, price, active_ns, _, _, _, _ = before
         if not _may_be_between(mix, starved, reading.at_ns - idle_ns):
             active_ns = None
         return Measured(
@@ -76,6 +82,7 @@ def measure(
             idle_ns,
             budget_rate,
             zeroes,
+            read_rate,
         )
     size = before.size.after(bps / raw_iops)
     shifted = has_shifted(mix, size)
@@ -93,6 +100,7 @@ def measure(
         None,
         budget_rate,
         zeroes,
+        read_rate,
     )
 
 
@@ -112,6 +120,21 @@ def _may_be_between(mix: Mix | None, starved: bool, idle_ns: int) -> bool:
     if mix is None or idle_ns >= IDLE_S * NS_PER_S:
         return False
     return starved or mix.read.raw_iops + mix.write.raw_iops <= _FEW_RAW_IOPS
+
+
+def operations(measured: Measured, *, charged: bool) -> tuple[float, float]:
+    """Return the normalized I/O operations of the last interval, of reads and of writes.
+
+    Its rates are known. charged: as in `measure`; then QEMU's own count has its own interval.
+    """
+    did, rate, read_rate = measured.rates, measured.rate, measured.read_rate
+    assert did is not None
+    assert rate is not None
+    assert read_rate is not None
+    elapsed_s = did.elapsed_s
+    if charged and did.throttled is not None:
+        elapsed_s = did.throttled.elapsed_s
+    return read_rate * elapsed_s, max(0.0, rate - read_rate) * elapsed_s
 
 
 def _larger_rate(did: Rates, model: CostModel, charged: bool) -> float:

@@ -68,7 +68,8 @@ class Measured(NamedTuple):
     them. A drive of few requests a second has both until it has been idle for long. Requests
     without data, or the later parts of one, leave a drive idle. budget_rate: the part of `rate`
     that counts against a limit: the larger one of reads and writes if each has a budget, else all.
-    zeroes: those that it pays for now, which are neither in its rates nor in its mix.
+    zeroes: those that it pays for now, which are neither in its rates nor in its mix. read_rate:
+    the part of `rate` that its reads have.
     """
 
     counters: Counters | None = None
@@ -83,6 +84,7 @@ class Measured(NamedTuple):
     idle_ns: int | None = None
     budget_rate: float | None = None
     zeroes: Zeroes | None = None
+    read_rate: float | None = None
 
     @property
     def anew(self) -> Measured:
@@ -338,7 +340,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
         """
         if self.policy is None or not self.policy.separate_budgets:
             return rate
-        _, _, did, mix, _, _, _, _, _, _, budget_rate, _ = self.measured
+        _, _, did, mix, _, _, _, _, _, _, budget_rate, _, _ = self.measured
         part = 0.5
         if did and budget_rate is not None:
             part = budget_rate / did
@@ -450,7 +452,8 @@ class StorageState:
     reservations the others' large reads wait in pieces. load: what its drives did in the last
     interval. amounts: what each drive got in the last division. weighted: its scheduler shares it
     out by VMs' weights, as far as is known. writing: for how many intervals from now on its drives
-    count as writing; None if it isn't left to its scheduler.
+    count as writing; None if it isn't left to its scheduler. held_up: the demands of drives with a
+    reservation that their limits don't hold, as far as it can tell (correct/held_up.py).
     """
 
     policy: StoragePolicy
@@ -467,6 +470,7 @@ class StorageState:
     amounts: Mapping[DriveId, float] = field(default_factory=dict)
     weighted: bool = False
     writing: int | None = None
+    held_up: Mapping[DriveId, float] = field(default_factory=dict)
 
     @property
     def by_weight(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from iokeel.report.metrics.prometheus import process_registry
 from iokeel.report.metrics.table import DESCRIPTIONS, ERROR_KINDS
+from iokeel.rules.known import INFO
 
 _HEAD = """\
 # Metrics
@@ -83,9 +84,30 @@ _LABELS = """\
 | `storage` | the name of what drives share, as `iokeel stats --storage` shows it |
 | `tenant` | the tenant that the VM's policy names |
 | `mode` | `exact` if QEMU charges by the cost curve, `retune` if the agent adjusts the limits |
+| `class` | the class that the drive's policy or its rule names; `[[vm]]` doesn't tell |
+| `uuid` | the VM's, as libvirt or its platform has it |
+| `project`, `guest` | what the platform calls the VM's owner and the VM: see below |
+| `promise` | `reservation`, `limit` or `latency_target`, if the drive has one that is enforced |
+| `outcome` | `kept` or `missed`: see below |
 | `kind` | of an error: see below. Of pressure: `some` or `full` of the tasks waited |
 
-`storage`, `tenant` and `mode` of `iokeel_drive_info` are empty if there is none.
+A label of an info metric is empty if there is nothing to tell.
+
+`outcome` is judged at each look, as the control law judges:
+
+- A reservation is missed if the drive did less than 95 % of it and of its demand. If limits held
+  the drive, it wanted more. If its storage may have, its latency above `latency_target_ms` of
+  `[storage]` tells; without one nobody can tell.
+- A limit is missed if the drive did more than 105 % of what the limit and a full bucket (a tenth of
+  a second) let through. While its burst is open, that counts.
+- A latency target is missed if the mean latency is above it, without the wait for the throttle.
+
+One request more or less is no miss. `IokeelReservationMissed` looks at the storage instead: whether
+it can keep what is asked of it.
+
+## Projects and guests
+
+The [facts](platforms.md) that give these labels:
 """
 
 
@@ -104,6 +126,8 @@ def page() -> str:
             *_table(("metric", "type", "labels", "unit", "meaning"), own),
             "",
             _LABELS,
+            *_table(("platform", *(f"`{label}`" for label in INFO)), _platforms()),
+            "",
             "## Kinds of errors",
             "",
             *_table(("kind", "meaning"), [(f"`{k}`", text) for k, text in ERROR_KINDS.items()]),
@@ -116,6 +140,11 @@ def page() -> str:
             "",
         ]
     )
+
+
+def _platforms() -> Iterator[tuple[str, ...]]:
+    for platform in dict.fromkeys(name for by in INFO.values() for name in by):
+        yield platform, *(f"`{by[platform]}`" if platform in by else "" for by in INFO.values())
 
 
 def _of_process() -> Iterator[tuple[str, ...]]:

@@ -25,6 +25,7 @@ from iokeel.report.metrics.types import (
 )
 from iokeel.report.records import BudgetInFleet, FleetSnapshot
 from iokeel.report.snapshot import Snapshot
+from iokeel.rules.known import INFO, info_of
 
 _IOPS = "normalized I/O operations a second"
 
@@ -44,8 +45,21 @@ def _errors(snapshot: Snapshot) -> Iterator[Sample]:
 
 def _info(snapshot: Snapshot) -> Iterator[Sample]:
     for name, drive in snapshot.drives.items():
-        more = (drive.storage, drive.tenant, drive.mode, drive.rule)
+        more = (drive.storage, drive.tenant, drive.mode, drive.rule, drive.class_name)
         yield (*name, *(text or "" for text in more)), 1
+
+
+def _domain_info(snapshot: Snapshot) -> Iterator[Sample]:
+    for name, vm in snapshot.vms.items():
+        facts = vm.by_rules.facts.vm if vm.by_rules is not None else {}
+        yield (name, vm.report.uuid or "", vm.report.tenant or "", *info_of(facts)), 1
+
+
+def _promises(snapshot: Snapshot) -> Iterator[Sample]:
+    for name, drive in snapshot.drives.items():
+        for promise, (kept_s, missed_s) in drive.promises.items():
+            yield (*name, promise, "kept"), kept_s
+            yield (*name, promise, "missed"), missed_s
 
 
 def _rules(snapshot: Snapshot) -> Iterator[Sample]:
@@ -238,6 +252,17 @@ METRICS = (
         "Burst credit that the VM has saved. Only if its policy has a burst.",
         lambda vm: vm.report.credit_s if vm.policy and vm.policy.burst is not None else None,
     ),
+    Metric(
+        Description(
+            "iokeel_domain_info",
+            Kind.GAUGE,
+            "always 1",
+            "1 for each VM: its UUID, its tenant, and its project and name on its platform, to join"
+            " others with.",
+            ("domain", "uuid", "tenant", *INFO),
+        ),
+        _domain_info,
+    ),
     of_storage(
         "capacity_iops",
         _IOPS,
@@ -307,9 +332,9 @@ METRICS = (
             "iokeel_drive_info",
             Kind.GAUGE,
             "always 1",
-            "1 for each drive: its storage, its tenant, how it is held, and the rule that gives its"
-            " limit, to join others with.",
-            (*DRIVE_LABELS, "storage", "tenant", "mode", "rule"),
+            "1 for each drive: its storage, its tenant, how it is held, the rule that gives its"
+            " limit, and the class that its policy names, to join others with.",
+            (*DRIVE_LABELS, "storage", "tenant", "mode", "rule", "class"),
         ),
         _info,
     ),
@@ -341,6 +366,27 @@ METRICS = (
         "seconds",
         "Burst credit that the drive has saved.",
         lambda d: d.credit_s,
+    ),
+    of_direction(
+        "normalized_operations_total",
+        Kind.COUNTER,
+        "normalized I/O operations",
+        "Operations since the agent has known the drive, by its cost curve. Missing: those before"
+        " the first reading after a start of the agent or of the guest, those of an interval in"
+        " which QEMU's counters went back, and large zeroes, which stock limits forgive.",
+        lambda d: d.read_operations,
+        lambda d: d.write_operations,
+    ),
+    Metric(
+        Description(
+            "iokeel_drive_promise_seconds_total",
+            Kind.COUNTER,
+            "seconds",
+            "Time in which a promise to the drive was kept or missed. Neither counts while the"
+            " drive is idle, or if nobody can tell.",
+            (*DRIVE_LABELS, "promise", "outcome"),
+        ),
+        _promises,
     ),
     of_drive(
         "throttled_seconds_total",

@@ -102,6 +102,23 @@ def test_it_wants_no_more_than_it_showed_when_the_target_was_kept() -> None:
 
 
 @pytest.mark.parametrize(
+    ("rate", "latency_s", "shown", "demand"),
+    [
+        (400, LATE, None, 800),
+        (400, LATE, Shown(500, 10), 500),
+        (400, LATE, Shown(500, 10, in_vain=True), 800),  # it would do so at the target
+        (40, LATE, None, 0),
+        (400, None, None, None),
+    ],
+)
+def test_the_demand_that_its_storage_holds_up_is_told(
+    rate: float, latency_s: float | None, shown: Shown | None, demand: float | None
+) -> None:
+    found = reckoned(drive(rate, latency_s, 2000), shown={DRIVE: shown} if shown else {})
+    assert found.demands.get(DRIVE) == (None if demand is None else pytest.approx(demand))
+
+
+@pytest.mark.parametrize(
     ("rate", "latency_s", "before", "after"),
     [
         (400, KEPT, None, Shown(400, 0)),
