@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,8 +73,13 @@ class Host:
         return found
 
     async def run(self, *words: str | Path) -> Done:
-        vms = self.read()
+        async with self.serves():
+            return await asyncio.to_thread(iokeel, "rules", *words, "--socket", self.socket)
 
+    @asynccontextmanager
+    async def serves(self) -> AsyncIterator[None]:
+        """Serve the API with what its rules make of the guests now."""
+        vms = self.read()
         api = Api(
             lambda: self.config,
             lambda domains=None: snapshot_of(Known(State(), vms, {}, {}, {}, {}, 0), domains),
@@ -83,7 +89,7 @@ class Host:
             lambda: 1,
         )
         async with serve(api, AgentConfig(socket=self.socket)):
-            return await asyncio.to_thread(iokeel, "rules", *words, "--socket", self.socket)
+            yield
 
 
 @pytest.fixture
