@@ -1,0 +1,136 @@
+"""How long does the owner of a QMP socket wait for it, with the agent and without?
+
+    python -m benchmarks.agent_cost.owner_waits [--connections N] [--pause SECONDS]
+
+Two VMs run as Proxmox VE starts them. The agent takes turns at the monitor of one, and doesn't know
+the other. A client connects to both, one after the other, asks query-status and hangs up, as `qm`
+does; then it pauses for up to twice --pause, at random. So whatever else the machine does meets
+both VMs alike. The waits are of real time, so other work on the machine makes them longer.
+
+    wait      from connect(2) to QEMU's greeting, in milliseconds
+    refused   connections that QEMU or the kernel refused, or that had no answer in 5 s
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+
+from benchmarks import result_file
+from benchmarks.command import end_with
+from benchmarks.result_file import Machine
+from testing.agents import Agent
+from testing.hypervisors.proxmox import QEMU, Owner, ProxmoxHost
+from testing.waiting import eventually
+
+VMID, LIMIT = 100, 700
+RULES = '[[rules]]\nname = "sold"\n[[rules.drives]]\nlimit = "platform"\n'
+A_TENTH_MS = 100.0
+
+
+@dataclass(frozen=True)
+class Waits:
+    """The waits at one monitor, in milliseconds. longer: how many took a tenth of a second."""
+
+    connections: int
+    refused: int
+    p50_ms: float
+    p99_ms: float
+    most_ms: float
+    longer: int
+
+    @classmethod
+    def of(cls, owner: Owner) -> Waits:
+        """Return the figures of an owner's waits."""
+        waits = [1e3 * each for each in owner.waits_s]
+        p99 = quantiles(waits, n=100, method="inclusive")[-1]
+        figures = (round(each, 2) for each in (median(waits), p99, max(waits)))
+        longer = sum(each > A_TENTH_MS for each in waits)
+        return cls(len(waits), len(owner.refused), *figures, longer)
+
+    def __str__(self) -> str:
+        return (
+            f"half within {self.p50_ms} ms, 99 % within {self.p99_ms} ms, at most {self.most_ms}"
+            f" ms, {self.longer} of {self.connections} above 100 ms, {self.refused} refused"
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result file. load: the machine's load average over a minute, before and after."""
+
+    question: str
+    date: str
+    revision: str | None
+    machine: Machine
+    cpu: str
+    qemu: str
+    pause_s: float
+    load: list[float]
+    with_agent: Waits
+    without_agent: Waits
+
+
+def waits(agent: Agent, owners: Sequence[Owner], connections: int, pause_s: float) -> None:
+    """Connect to each monitor that many times. The agent has the VM of the first."""
+    eventually(lambda: agent.drive(str(VMID), "scsi0")["limit_iops"] == LIMIT)
+    for _ in range(connections):
+        for owner in random.sample([*owners], len(owners)):
+            try:
+                owner.ask("query-status")
+            except (OSError, ValueError) as error:
+                owner.refused.append(repr(error))
+        time.sleep(random.uniform(0.0, 2 * pause_s))
+    assert agent.drive(str(VMID), "scsi0")["error"] is None
+    ours, other = (Owner(owner.monitor).iops() for owner in owners)
+    assert 0 < ours < LIMIT  # as normalized, before it did any I/O
+    assert other == LIMIT
+
+
+def main(argv: Sequence[str]) -> int:
+    """Measure, write the result file and print the figures."""
+    parser = argparse.ArgumentParser(description=result_file.question(__doc__))
+    parser.add_argument("--connections", type=int, default=1000, help="to each VM")
+    parser.add_argument("--pause", type=float, default=0.2, help="on average, in seconds")
+    output = result_file.RESULTS / "owner-waits.json"
+    parser.add_argument("--output", type=Path, default=output)
+    options = parser.parse_args(argv)
+    load = [os.getloadavg()[0]]
+    with (
+        tempfile.TemporaryDirectory(prefix="iokeel-") as folder,
+        ProxmoxHost(Path(folder, "with")) as ours,
+        ProxmoxHost(Path(folder, "without")) as others,
+    ):
+        for host in (ours, others):
+            host.configure(VMID, scsi0=f"local-lvm:vm-{VMID}-disk-0,iops={LIMIT}")
+            host.start(VMID, limits={"iops-total": LIMIT})
+        owners = [Owner(host.monitor(VMID)) for host in (ours, others)]
+        with Agent(Path(folder), ours.table + RULES) as agent:
+            waits(agent, owners, options.connections, options.pause)
+    load.append(os.getloadavg()[0])
+    result = Result(
+        question=result_file.question(__doc__),
+        date=result_file.now(),
+        revision=result_file.revision(),
+        machine=Machine.this(),
+        cpu=result_file.cpu_model(),
+        qemu=result_file.version(*QEMU),
+        pause_s=options.pause,
+        load=[round(each, 1) for each in load],
+        with_agent=Waits.of(owners[0]),
+        without_agent=Waits.of(owners[1]),
+    )
+    print(f"with the agent: {result.with_agent}\nwithout: {result.without_agent}")
+    result_file.write(options.output, result)
+    return 0
+
+
+if __name__ == "__main__":
+    end_with(main)
