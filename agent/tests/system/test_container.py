@@ -78,7 +78,7 @@ def group() -> Iterator[Path]:
     hierarchy = io_hierarchy()
     if hierarchy is None or hierarchy.version != 1:
         pytest.skip("this machine's kernel has no blkio mounted (it has v2, which a guest tries)")
-    folder = hierarchy.folder / f"iokeel-test-{os.getpid()}/qemu-1-db1.libvirt-qemu"
+    folder = hierarchy.folder / f"iokeel-test-{os.getpid()}/qemu-1-db2.libvirt-qemu"
     folder.mkdir(parents=True)
     yield folder
     eventually(lambda: not (folder / "cgroup.procs").read_text(), what="the guest has ended")
@@ -114,15 +114,15 @@ def test_a_guest_in_a_container_is_held_and_its_device_and_its_cgroup_are_found(
         subprocess.run(host.namespace.argv(["tee", copy]), stdin=data, stdout=subprocess.DEVNULL,
                        check=True)  # fmt: skip
     assert not copy.exists()
-    assert not Path("/run/libvirt/qemu/db1.pid").exists()
+    assert not Path("/run/libvirt/qemu/db2.pid").exists()
     wanted = policy('target="vda" limit="500"')
-    with Vm.boot(host, "db1", [DiskSpec("vda", copy)], policy=wanted) as vm:
-        pid = qemu_of(host.virsh("domuuid", "db1").strip())
-        assert host.run(["cat", "/run/libvirt/qemu/db1.pid"]).stdout.strip() != str(pid)
+    with Vm.boot(host, "db2", [DiskSpec("vda", copy)], policy=wanted) as vm:
+        pid = qemu_of(host.virsh("domuuid", "db2").strip())
+        assert host.run(["cat", "/run/libvirt/qemu/db2.pid"]).stdout.strip() != str(pid)
         (group / "cgroup.procs").write_text(str(pid))
         with Agent(tmp_path, libvirt=f'uri = "{host.uri}"') as agent:
-            eventually(lambda: agent.drive("db1")["storage"] == device.name)
-            eventually(lambda: 0 < highest_rate(blkdeviotune(host, "db1")) <= 1.2 * 500)
+            eventually(lambda: agent.drive("db2")["storage"] == device.name)
+            eventually(lambda: 0 < highest_rate(blkdeviotune(host, "db2")) <= 1.2 * 500)
             number = Path("/sys/class/block", device.name, "dev").read_text().strip()
             bound = f"blkio.throttle.read_iops_device {number}"
             eventually(lambda: bound in agent.ask("/v1/vms")[0]["cgroup"])
