@@ -51,9 +51,14 @@ class Waits:
         """Return the figures of an owner's waits."""
         waits = [1e3 * each for each in owner.waits_s]
         p99 = quantiles(waits, n=100, method="inclusive")[-1]
-        figures = (round(each, 2) for each in (median(waits), p99, max(waits)))
-        longer = sum(each > A_TENTH_MS for each in waits)
-        return cls(len(waits), len(owner.refused), *figures, longer)
+        return cls(
+            len(waits),
+            len(owner.refused),
+            round(median(waits), 2),
+            round(p99, 2),
+            round(max(waits), 2),
+            sum(each > A_TENTH_MS for each in waits),
+        )
 
     def __str__(self) -> str:
         return (

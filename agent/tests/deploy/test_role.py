@@ -308,6 +308,22 @@ def test_only_an_agent_that_is_not_the_service_is_refused(tmp_path: Path) -> Non
     assert {host for host, _ in played.failures} == own.keys(), "for their missing package"
 
 
+def test_only_a_libvirt_that_does_not_answer_is_refused_and_no_missing_virsh(
+    tmp_path: Path,
+) -> None:
+    """libvirt may run in a container."""
+    for host, status in {"bare": 127, "broken": 1}.items():
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "virsh").write_text(f"#!/bin/sh\nexit {status}\n")
+        (tmp_path / host / "virsh").chmod(0o755)
+    playbook = tasks_alone(tmp_path, "preflight", f"{tmp_path}/{{{{ inventory_hostname }}}}")
+    given = {**LOCAL, "iokeel_package": "/nonexistent"}
+    played = play(playbook, inventory(tmp_path, {"bare": given, "broken": given}))
+    refused = {host for host, why in played.failures if "libvirt doesn't answer" in why}
+    assert refused == {"broken"}
+    assert {host for host, _ in played.failures} == {"bare", "broken"}, "for their missing package"
+
+
 # It warns of all storages but /quiet, and notes the words that it is given.
 CALIBRATES = """\
 #!/usr/bin/python3

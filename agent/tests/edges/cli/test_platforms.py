@@ -57,7 +57,7 @@ def with_limits(xml: str, iotune: str) -> str:
 
 
 # What each drive has: its limit, and whether reads and writes have it apart.
-CASES = [
+CASES: list[tuple[str, str, dict[str, int | None], str | None]] = [
     ("OpenStack", platforms.nova(), {"vda": 10_000, "vdb": 10_000}, platforms.PROJECT),
     (
         "OpenStack",
@@ -184,8 +184,8 @@ def test_a_vm_of_proxmox_is_held_by_its_rules_and_given_back(short_folder: Path)
         owner = Owner(host.monitor(100))
         with Agent(folder, table) as agent:
             eventually(lambda: 0 < owner.iops() < 700, what="it is held")
-            asked = {"environment": {"IOKEEL_SOCKET": str(agent.socket)}}
-            said = [iokeel(*words.split(), **asked) for words in PVE_COMMANDS]
+            environment = {"IOKEEL_SOCKET": str(agent.socket)}
+            said = [iokeel(*words.split(), environment=environment) for words in PVE_COMMANDS]
             agent.stop()
         assert [(done.status, done.err) for done in said] == [(0, "")] * len(said)
         listed, stats, why = (done.out for done in said)
