@@ -1,6 +1,6 @@
 """How long does the owner of a QMP socket wait for it, with the agent and without?
 
-    python -m benchmarks.agent_cost.owner_waits [--connections N] [--pause SECONDS]
+    python -m benchmarks.agent_cost.owner_waits [--connections N] [--pause SECONDS] [--rounds N]
 
 Two VMs run as Proxmox VE starts them. The agent takes turns at the monitor of one, and doesn't know
 the other. A client connects to both, one after the other, asks query-status and hangs up, as `qm`
@@ -19,7 +19,7 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
 
@@ -68,8 +68,17 @@ class Waits:
 
 
 @dataclass(frozen=True)
+class Round:
+    """The waits of one round. load: the machine's load average over a minute, at its end."""
+
+    load: float
+    with_agent: Waits
+    without_agent: Waits
+
+
+@dataclass
 class Result:
-    """A result file. load: the machine's load average over a minute, before and after."""
+    """A result file."""
 
     question: str
     date: str
@@ -78,48 +87,36 @@ class Result:
     cpu: str
     qemu: str
     pause_s: float
-    load: list[float]
-    with_agent: Waits
-    without_agent: Waits
+    rounds: list[Round] = field(default_factory=list)
 
 
-def waits(agent: Agent, owners: Sequence[Owner], connections: int, pause_s: float) -> None:
+def measure(agent: Agent, hosts: Sequence[ProxmoxHost], connections: int, pause_s: float) -> Round:
     """Connect to each monitor that many times. The agent has the VM of the first."""
-    eventually(lambda: agent.drive(str(VMID), "scsi0")["limit_iops"] == LIMIT)
+    owners = [Owner(host.monitor(VMID)) for host in hosts]
     for _ in range(connections):
-        for owner in random.sample([*owners], len(owners)):
+        for owner in random.sample(owners, len(owners)):
             try:
                 owner.ask("query-status")
             except (OSError, ValueError) as error:
                 owner.refused.append(repr(error))
         time.sleep(random.uniform(0.0, 2 * pause_s))
+    load = round(os.getloadavg()[0], 1)
     assert agent.drive(str(VMID), "scsi0")["error"] is None
-    ours, other = (Owner(owner.monitor).iops() for owner in owners)
+    ours, other = (Owner(host.monitor(VMID)).iops() for host in hosts)
     assert 0 < ours < LIMIT  # as normalized, before it did any I/O
     assert other == LIMIT
+    return Round(load, *map(Waits.of, owners))
 
 
 def main(argv: Sequence[str]) -> int:
     """Measure, write the result file and print the figures."""
     parser = argparse.ArgumentParser(description=result_file.question(__doc__))
-    parser.add_argument("--connections", type=int, default=1000, help="to each VM")
+    parser.add_argument("--connections", type=int, default=1000, help="to each VM in a round")
     parser.add_argument("--pause", type=float, default=0.2, help="on average, in seconds")
+    parser.add_argument("--rounds", type=int, default=3)
     output = result_file.RESULTS / "owner-waits.json"
     parser.add_argument("--output", type=Path, default=output)
     options = parser.parse_args(argv)
-    load = [os.getloadavg()[0]]
-    with (
-        tempfile.TemporaryDirectory(prefix="iokeel-") as folder,
-        ProxmoxHost(Path(folder, "with")) as ours,
-        ProxmoxHost(Path(folder, "without")) as others,
-    ):
-        for host in (ours, others):
-            host.configure(VMID, scsi0=f"local-lvm:vm-{VMID}-disk-0,iops={LIMIT}")
-            host.start(VMID, limits={"iops-total": LIMIT})
-        owners = [Owner(host.monitor(VMID)) for host in (ours, others)]
-        with Agent(Path(folder), ours.table + RULES) as agent:
-            waits(agent, owners, options.connections, options.pause)
-    load.append(os.getloadavg()[0])
     result = Result(
         question=result_file.question(__doc__),
         date=result_file.now(),
@@ -128,11 +125,21 @@ def main(argv: Sequence[str]) -> int:
         cpu=result_file.cpu_model(),
         qemu=result_file.version(*QEMU),
         pause_s=options.pause,
-        load=[round(each, 1) for each in load],
-        with_agent=Waits.of(owners[0]),
-        without_agent=Waits.of(owners[1]),
     )
-    print(f"with the agent: {result.with_agent}\nwithout: {result.without_agent}")
+    with (
+        tempfile.TemporaryDirectory(prefix="iokeel-") as folder,
+        ProxmoxHost(Path(folder, "with")) as ours,
+        ProxmoxHost(Path(folder, "without")) as others,
+    ):
+        for host in (ours, others):
+            host.configure(VMID, scsi0=f"local-lvm:vm-{VMID}-disk-0,iops={LIMIT}")
+            host.start(VMID, limits={"iops-total": LIMIT})
+        with Agent(Path(folder), ours.table + RULES) as agent:
+            eventually(lambda: agent.drive(str(VMID), "scsi0")["limit_iops"] == LIMIT)
+            for _ in range(options.rounds):
+                one = measure(agent, (ours, others), options.connections, options.pause)
+                result.rounds.append(one)
+                print(f"with the agent: {one.with_agent}\nwithout: {one.without_agent}", flush=True)
     result_file.write(options.output, result)
     return 0
 
