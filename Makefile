@@ -89,7 +89,7 @@ test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (
 	cd agent && ../$(BIN)/python -m pytest tests/page
 
 test-deploy: setup page ## Build the packages, and test them and Ansible's role on booted machines
-	cd agent && ../$(BIN)/python -m pytest tests/deploy
+	cd agent && ../$(BIN)/python -m pytest tests/deploy tests/system/test_virtqemud.py
 
 test-openstack: setup ## Test the agent beside a real OpenStack and its servers (8 minutes; half an hour at first)
 	cd agent && ../$(BIN)/python -m pytest -s tests/openstack

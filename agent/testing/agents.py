@@ -52,6 +52,7 @@ def iokeel(
     stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
     uid: int | None = None,
+    cwd: Path | None = None,
     timeout_s: float = 60,
 ) -> Done:
     """Run the command in an environment without settings of a terminal or an agent."""
@@ -65,6 +66,7 @@ def iokeel(
         user=uid,
         group=uid,
         extra_groups=None if uid is None else [],
+        cwd=cwd,
         timeout=timeout_s,
         check=False,
     )

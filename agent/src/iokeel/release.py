@@ -55,7 +55,7 @@ async def release_all(config: Config) -> int:
             if unknown:
                 mends.append("put each VM's [[vm]] or [[discover]] back, or enable [libvirt]")
             elif held:
-                mends.append("see that libvirtd and each QEMU answer")
+                mends.append("see that libvirt's daemon and each QEMU answer")
             if groups:
                 files = [file for path in map(Path, groups) for file in bounded(path) or [path]]
                 mends.append(f"put back by hand the bounds in {', '.join(map(str, files))}")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Unpack
 
+from testing.lab import virtqemud
 from testing.lab.cache import cache_dir
 from testing.lab.roots import debian, environment
 from testing.lab.roots.namespace import Namespace
@@ -49,12 +50,14 @@ class Host:
 
     def __init__(
         self, suite: str, root: Path, binds: Mapping[Path, tuple[Path, str]],
-        iokeel: Sequence[str | Path], hooks: Path | None,
+        iokeel: Sequence[str | Path], hooks: Path | None, daemon: str | Path = "libvirtd",
     ) -> None:  # fmt: skip
         self.suite = suite
+        self._daemon = Path(daemon)
+        socket = "libvirt-sock" if daemon == "libvirtd" else f"{self._daemon.name}-sock"
         self.dir = Path(tempfile.mkdtemp(prefix="lab-", dir="/tmp")).resolve()
         self.iokeel = [str(word) for word in iokeel]
-        self.uri = f"qemu+unix:///system?socket={self.dir}/run/libvirt/libvirt-sock"
+        self.uri = f"qemu+unix:///system?socket={self.dir}/run/libvirt/{socket}"
         self._libvirtd: subprocess.Popen[str] | None = None
         self._configure(hooks)
         caches = cache_dir() / f"libvirt-{suite}"  # QEMU's capabilities
@@ -73,12 +76,17 @@ class Host:
         })  # fmt: skip
 
     @classmethod
-    def bookworm(cls, *, hooks: Path | None = None) -> "Host":
+    def bookworm(cls, *, hooks: Path | None = None, modular: bool = False) -> "Host":
         """Return a host with this machine's own QEMU, libvirt and project environment.
 
-        hooks: a folder whose content becomes /etc/libvirt/hooks.
+        hooks: a folder whose content becomes /etc/libvirt/hooks. modular: virtqemud stands in for
+        libvirtd, also in the names of methods.
         """
-        return cls("bookworm", Path("/"), {}, [PROJECT / ".venv/bin/iokeel"], hooks)
+        iokeel = [PROJECT / ".venv/bin/iokeel"]
+        if not modular:
+            return cls("bookworm", Path("/"), {}, iokeel, hooks)
+        binds = {virtqemud.HOME: (virtqemud.virtqemud(), "ro")}
+        return cls("bookworm", Path("/"), binds, iokeel, hooks, virtqemud.HOME / "sbin/virtqemud")
 
     @classmethod
     def trixie(cls, *, hooks: Path | None = None, requirements: Path | None = None) -> "Host":
@@ -100,7 +108,7 @@ class Host:
         for name in ("run", "etc/hooks", "lib", "log"):
             (self.dir / name).mkdir(parents=True)
         (self.dir / "etc/qemu.conf").write_text(QEMU_CONF)
-        (self.dir / "etc/libvirtd.conf").write_text(LIBVIRTD_CONF)
+        (self.dir / f"etc/{self._daemon.name}.conf").write_text(LIBVIRTD_CONF)
         if hooks:
             shutil.copytree(hooks, self.dir / "etc/hooks", dirs_exist_ok=True)
 
@@ -127,7 +135,7 @@ class Host:
         input: the content of /dev/stdin, for commands that read a file.
         Raises RuntimeError with virsh's words when the command fails.
         """
-        return self.run(["virsh", "--quiet", *args], input).stdout
+        return self.run(["virsh", "--quiet", "--connect", "qemu:///system", *args], input).stdout
 
     def start_libvirtd(self) -> None:
         """Start libvirtd unless it runs, and wait until it answers.
@@ -139,13 +147,13 @@ class Host:
         log = self.dir / "log/libvirtd.log"
         with log.open("ab") as out:
             self._libvirtd = self.popen(
-                ["libvirtd"], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
+                [self._daemon], stdin=subprocess.DEVNULL, stdout=out, stderr=out,
                 start_new_session=True,
             )  # fmt: skip
         try:
             eventually(lambda: self.virsh("uri"), 60, process=self._libvirtd)
         except Exception as error:
-            words = f"libvirtd doesn't answer:\n{log.read_text()[-2000:]}"
+            words = f"{self._daemon.name} doesn't answer:\n{log.read_text()[-2000:]}"
             raise RuntimeError(words) from error
 
     def kill_libvirtd(self) -> None:

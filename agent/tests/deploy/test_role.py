@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,22 @@ def test_only_an_agent_that_is_not_the_service_is_refused(tmp_path: Path) -> Non
     assert {host for host, _ in played.failures} == own.keys(), "for their missing package"
 
 
+def test_only_a_libvirt_that_does_not_answer_is_refused_and_no_missing_virsh(
+    tmp_path: Path,
+) -> None:
+    """libvirt may run in a container."""
+    for host, status in {"bare": 127, "broken": 1}.items():
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "virsh").write_text(f"#!/bin/sh\nexit {status}\n")
+        (tmp_path / host / "virsh").chmod(0o755)
+    playbook = tasks_alone(tmp_path, "preflight", f"{tmp_path}/{{{{ inventory_hostname }}}}")
+    given = {**LOCAL, "iokeel_package": "/nonexistent"}
+    played = play(playbook, inventory(tmp_path, {"bare": given, "broken": given}))
+    refused = {host for host, why in played.failures if "libvirt doesn't answer" in why}
+    assert refused == {"broken"}
+    assert {host for host, _ in played.failures} == {"bare", "broken"}, "for their missing package"
+
+
 # It warns of all storages but /quiet, and notes the words that it is given.
 CALIBRATES = """\
 #!/usr/bin/python3
@@ -537,6 +554,7 @@ SEEN: dict[str, list[dict[str, Any]] | None] = {
     "hung": [{"domain": "a", "policy_error": None, "drives": [{"error": FAULT}]}],
     "blind": [],
     "all-hung": [],
+    "without-virsh": [],
     "dead": None,
 }
 
@@ -557,8 +575,15 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> Played:
     hangs = '#!/bin/sh\ncase "$*" in *domblkerror*) exec sleep 60; esac\n'
     virsh.write_text(virsh.read_text().replace("#!/bin/sh\n", hangs))
     (folder / "dead" / "iokeel").symlink_to("/bin/false")
+    # libvirt's own test driver, by the binding: its guest's disks have no errors to tell of.
+    bare, python = folder / "without-virsh", Path(sys.executable)
+    (bare / "virsh").write_text("#!/bin/sh\nexit 127\n")
+    (bare / "python3").write_text(f'#!/bin/sh\nexec {python} "$@"\n')
+    (bare / "python3").chmod(0o755)
     playbook = tasks_alone(folder, "verify", f"{folder}/{{{{ inventory_hostname }}}}")
-    return play(playbook, inventory(folder, dict.fromkeys(SEEN, LOCAL)))
+    hosts = {host: {**LOCAL} for host in SEEN}
+    hosts["without-virsh"]["iokeel_libvirt"] = {"uri": "test:///default"}
+    return play(playbook, inventory(folder, hosts))
 
 
 def test_a_guest_that_hangs_is_named_and_ends_no_deployment(verified: Played) -> None:
@@ -575,6 +600,7 @@ def test_an_agent_that_sees_no_guest_or_does_not_answer_ends_the_deployment(
 ) -> None:
     assert dict(verified.failures) == {
         "blind": "blind: the agent sees none of the guests that run: a, b",
+        "without-virsh": "without-virsh: the agent sees none of the guests that run: test",
         "dead": "dead: the agent does not answer:  (its last words)",
     }
 

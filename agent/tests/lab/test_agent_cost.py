@@ -8,6 +8,8 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
+from benchmarks import result_file
+from benchmarks.agent_cost import owner_waits, rules
 from benchmarks.agent_cost.agent_process import cpu_s
 from benchmarks.agent_cost.measure import FIGURES, Measured, Repeated
 from benchmarks.spread import Spread
@@ -62,3 +64,27 @@ def test_figures_of_several_runs_have_their_spread() -> None:
     assert found.errors == {"timeout": 3.0}
     named = {field.name for field in fields(Measured)}
     assert named - {*FIGURES} == {"scenario", "vms", "drives", "hung_vms", "errors"}
+
+
+def run(module: str, *words: str | Path) -> None:
+    command = [sys.executable, "-m", f"benchmarks.agent_cost.{module}", *words]
+    subprocess.run(command, env=ENVIRON, check=True, timeout=300)
+
+
+def test_each_kind_of_rules_is_measured_and_a_guest_without(tmp_path: Path) -> None:
+    run("rules", "--rules", "20", "--repeats", "1", "--output", tmp_path / "out.json")
+    found = result_file.read(tmp_path / "out.json", rules.Result)
+    assert [(each.rules, each.asks_for) for each in found.results] == [
+        (0, ""), *((20, kind) for kind in rules.KINDS),
+    ]  # fmt: skip
+    assert all(each.guest_us.least > 0 for each in found.results)
+
+
+def test_an_owner_waits_at_two_monitors_as_often_as_is_asked_for(tmp_path: Path) -> None:
+    words = ("--connections", "5", "--pause", "0.05", "--rounds", "1")
+    run("owner_waits", *words, "--output", tmp_path / "out.json")
+    found = result_file.read(tmp_path / "out.json", owner_waits.Result)
+    (only,) = found.rounds
+    for each in (only.with_agent, only.without_agent):
+        assert (each.connections, each.refused) == (5, 0)
+        assert 0 < each.p50_ms <= each.p99_ms <= each.most_ms

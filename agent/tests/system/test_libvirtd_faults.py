@@ -20,7 +20,7 @@ def test_an_absent_libvirtd_is_waited_for_and_told_once(guest: Vm, host: Host) -
             eventually(lambda: agent.metrics()['iokeel_agent_errors_total{kind="connect"}'] >= 2)
             complaints = [line for line in agent.log().splitlines() if "ERROR" in line]
             assert len(complaints) == 1
-            assert "see that libvirtd runs" in complaints[0]
+            assert "see that libvirtd or virtqemud runs" in complaints[0]
             host.start_libvirtd()
             eventually(lambda: agent.drive("db1")["limits_in_force"], 40)
     finally:

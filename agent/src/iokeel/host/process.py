@@ -84,9 +84,14 @@ def guest(
             is_guest(by_file.pid, name, proc) or _is_in_group_of(name, by_file.pid, proc)
         ):
             return by_file
-    # A libvirt in a container has these files there, or other numbers in them.
+    # A libvirt in a container has these files there, or other numbers in them. Another QEMU may say
+    # that it is this one, but isn't in the group that libvirt made for it; and what this one starts
+    # is younger.
     pids = [] if uuid is None else [pid for each in os.listdir(proc) if (pid := number_of(each))]
-    found = [process(pid, proc) for pid in pids if is_guest(pid, name, proc, uuid)]
+    claims = [process(pid, proc) for pid in pids if is_guest(pid, name, proc, uuid)]
+    found = [each for each in claims if each is not None]
+    if held := [each for each in found if _is_in_group_of(name, each.pid, proc)]:
+        return min(held, key=lambda each: each.started)
     return found[0] if len(found) == 1 else None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,8 +74,17 @@ class Host:
         return found
 
     async def run(self, *words: str | Path) -> Done:
-        vms = self.read()
+        async with self.serves():
+            done = await asyncio.to_thread(iokeel, "rules", *words, "--socket", self.socket)
+        if "--json" in words:
+            name = "rules" if words[0] == "--json" else f"rules {words[0]}"
+            assert command_faults(name, json.loads(done.out)) == []
+        return done
 
+    @asynccontextmanager
+    async def serves(self) -> AsyncIterator[None]:
+        """Serve the API with what its rules make of the guests now."""
+        vms = self.read()
         api = Api(
             lambda: self.config,
             lambda domains=None: snapshot_of(Known(State(), vms, {}, {}, {}, {}, 0), domains),
@@ -84,11 +94,7 @@ class Host:
             lambda: 1,
         )
         async with serve(api, AgentConfig(socket=self.socket)):
-            done = await asyncio.to_thread(iokeel, "rules", *words, "--socket", self.socket)
-        if "--json" in words:
-            name = "rules" if words[0] == "--json" else f"rules {words[0]}"
-            assert command_faults(name, json.loads(done.out)) == []
-        return done
+            yield
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ import pytest
 from iokeel.host.process import Process, guest, is_guest, is_qemu, parent, peer, process, qemu
 from testing.host.cgroups import Host, scope
 
+UUID = "4c3b2f0a-9f0e-4a5e-8d54-0c1d2e3f4a5b"
+
 
 @pytest.fixture
 def host(tmp_path: Path) -> Host:
@@ -105,6 +107,28 @@ def test_a_qemu_that_overwrites_its_command_line_is_known_by_its_pid_file_and_it
     (tmp_path / f"{name}.pid").write_text("5")
     found = host.process(5, "", f"/{path}")
     assert guest(name, tmp_path, host.proc) == (found if expected else None)
+
+
+def test_without_a_pid_file_a_guest_is_the_one_qemu_that_has_its_name_and_its_uuid(
+    host: Host, tmp_path: Path
+) -> None:
+    ours = host.process(5, f"qemu-kvm -name guest=db1 -uuid {UUID}", "/docker/1")
+    host.process(6, f"qemu-kvm -name guest=db2 -uuid {UUID}", "/docker/1")
+    host.process(7, "qemu-kvm -name guest=db1 -uuid another", "/docker/2")
+    assert guest("db1", tmp_path, host.proc, UUID) == ours
+    assert guest("db1", tmp_path, host.proc) is None
+    host.process(8, f"qemu-kvm -name guest=db1 -uuid {UUID}", "/docker/1")
+    assert guest("db1", tmp_path, host.proc, UUID) is None
+
+
+def test_a_qemu_that_says_it_is_another_or_forks_is_not_taken_for_it(
+    host: Host, tmp_path: Path
+) -> None:
+    said = f"qemu-kvm -name guest=db1 -uuid {UUID}"
+    host.process(4, said, f"/{scope(1, 'evil')}", started=3)
+    ours = host.process(5, said, f"/{scope(2, 'db1')}/libvirt/emulator", started=7)
+    host.process(6, said, f"/{scope(2, 'db1')}/libvirt/emulator", started=9)  # its own child
+    assert guest("db1", tmp_path, host.proc, UUID) == ours
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,25 @@ def test_a_path_that_is_missing_here_is_found_there(
         assert paths.places(f"{tmp_path}/own/{name}") == ()
 
 
+@pytest.mark.parametrize("climbs", ["", "../" * 40])
+def test_no_link_leads_out_of_a_containers_root(
+    climbs: str, start: Start, elsewhere: Path, volume: Path, tmp_path: Path
+) -> None:
+    """Out there is another storage."""
+    root = tmp_path / "root"
+    root.mkdir()
+    image = f"{volume}/vm.raw"
+    inside = start(
+        f"mount --rbind / {root}; mount --bind {elsewhere} {root}{volume};"
+        f" mount -t tmpfs none {root}/mnt; ln -s {climbs or '/'}{image[1:]} {root}/mnt/l;"
+        f" exec chroot {root} sh -c 'echo; exec sleep 600'"
+    )
+    there = StoragePaths().places(str(elsewhere))
+    assert StoragePaths().places(image) not in ((), there)
+    for path in (image, "/mnt/l", f"/mnt/{'../' * 40}{image[1:]}"):
+        assert StoragePaths().places(path, inside) == there
+
+
 def test_a_path_that_is_missing_there_is_not_looked_for_here(start: Start, volume: Path) -> None:
     inside = start(f"mount -t tmpfs none {volume}")
     assert StoragePaths().places(str(volume / "vm.raw")) != ()

@@ -51,7 +51,8 @@ _THREADS = 64
 _SILENT_S = 60.0
 # A domain that is busy for long answers no more than one that hangs.
 _MEND = (
-    "see whether it is migrating or being saved (`virsh domjobinfo`), or its QEMU or libvirtd hangs"
+    "see whether it is migrating or being saved (`virsh domjobinfo`), or whether its QEMU or"
+    " libvirt's daemon hangs"
 )
 _GONE = {libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID, libvirt.VIR_ERR_INVALID_ARG}
 _LOST = {libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR}
@@ -100,7 +101,7 @@ class Calls:
                 await self._threads.acquire()
                 return await asyncio.shield(self._in_thread(function, self._uri, self._threads))
         except TimeoutError:
-            mend = "see whether libvirtd or a QEMU hangs"
+            mend = "see whether libvirt's daemon or a QEMU hangs"
             raise NoAnswer(self._uri, _no_answer_in(timeout_s), mend) from None
 
     async def call_domain(
@@ -156,7 +157,7 @@ class Calls:
             raise ConnectionLost(
                 self._uri,
                 str(error.get_error_message()),
-                "see that libvirtd runs and that the agent's user may use its socket",
+                "see that libvirtd or virtqemud runs and that the agent's user may use its socket",
             ) from None
 
     async def _alone(self, name: str, function: Callable[[Any], T], where: str, kind: _Turns) -> T:

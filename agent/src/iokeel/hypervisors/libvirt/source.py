@@ -19,7 +19,7 @@ from iokeel.core.values.counters import Counters, DriveId
 from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.policy import DrivePolicy, LastGood
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError
-from iokeel.host.process import Process, guest
+from iokeel.host.process import Process, guest, process
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
 from iokeel.hypervisors.libvirt.changes import Changes, Uncounted
 from iokeel.hypervisors.libvirt.domain import (
@@ -527,7 +527,12 @@ class LibvirtSource(SourceNews):
     def _describe(self, connection: Any, name: str) -> tuple[Description, Process | None]:
         """Return a domain as libvirt describes it, and its QEMU. Blocks, as long as either does."""
         description = describe(connection, name)
-        return description, guest(name, uuid=description.xml.uuid)
+        found = guest(name, uuid=description.xml.uuid)
+        before = self._domains.get(name)
+        if found is None and before is not None and before.id == description.id:
+            known = before.info.process  # it may have overwritten its command line
+            found = known if known is not None and process(known.pid) == known else None
+        return description, found
 
     async def _ask_drives(
         self, name: str, xml: DomainXml

@@ -191,7 +191,7 @@ METRICS = (
         "agent_reconnects_total",
         Kind.COUNTER,
         "connections",
-        "Connections to libvirtd or to a QMP socket that were made again.",
+        "Connections to libvirt or to a QMP socket that were made again.",
         lambda s: s.reconnects,
     ),
     Metric(
@@ -623,7 +623,7 @@ ERROR_KINDS = {
     "config": "a bad configuration, or a table gone from it (what was stays), a socket that"
     " can't be served, a port in use, or a VM without libvirt that has the name of one of"
     " libvirt's",
-    "connect": "libvirtd or a QMP socket can't be reached",
+    "connect": "libvirt or a QMP socket can't be reached",
     "controller": "a VM's cgroup has no I/O controller",
     "fleet": "etcd, or a budget there, can't be used; the host goes down to its floor",
     "flood": "a QEMU sent too much over its QMP socket; it is left alone for a minute",

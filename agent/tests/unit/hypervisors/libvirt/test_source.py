@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import os
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -21,7 +22,7 @@ from iokeel.core.values.limits import STOCK, UNLIMITED, Abilities, ThrottleLimit
 from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, LastGood
 from iokeel.core.values.state import DriveState, Finding, Sent, Verdict
 from iokeel.errors import ConnectionLost, LimitsRejected, PolicyError
-from iokeel.host.process import Process
+from iokeel.host.process import Process, process
 from iokeel.hypervisors.libvirt.calls import NoAnswer
 from iokeel.hypervisors.libvirt.source import LibvirtSource
 from iokeel.hypervisors.source import DriveInfo
@@ -74,6 +75,7 @@ class Host:
         self.fault: Exception | None = None  # of the next list
         self.reading: threading.Event | None = None  # its XML comes only then
         self.process: Process | None = Process(7, 70)
+        self.number = 1  # libvirt's, another one for each start
         self.refuses: int | None = None  # libvirt's number of an error
         self.abilities: Abilities | None = CURVES
         self.asked = 0
@@ -150,7 +152,7 @@ class Host:
         return 1
 
     def ID(self) -> int:
-        return 1
+        return self.number
 
     def XMLDesc(self, _flags: int) -> str:
         if self.reading is not None:
@@ -1091,6 +1093,18 @@ async def test_a_guest_that_starts_again_after_a_list_was_made_is_not_forgotten_
         host.listing.set()
         await resync
         assert source.vms().keys() == {"db1"}
+
+
+async def test_a_qemu_that_runs_on_is_known_though_it_can_not_be_told_any_more(host: Host) -> None:
+    """It overwrote its command line, and libvirt's pid file is in a container."""
+    host.process = runs = process(os.getpid())
+    async with following() as source:
+        host.process = None
+        await source.resync()
+        assert source.vms()["db1"].process == runs
+        host.number += 1
+        await source.resync()
+        assert source.vms()["db1"].process is None
 
 
 async def test_domains_are_read_again_after_a_fault_that_nobody_thought_of(
