@@ -7,6 +7,7 @@ from pathlib import Path
 
 from iokeel.libvirt_xml.schema import (
     BUDGET,
+    BYTES,
     DRIVE_ATTRIBUTES,
     MODE,
     NAME,
@@ -23,6 +24,7 @@ _NAMES = {
     NAME: "name",
     TARGET: "target",
     WHOLE: "whole",
+    BYTES: "bytes",
     POSITIVE: "positive",
     BUDGET: "budget",
     MODE: "mode",
@@ -66,6 +68,9 @@ _TEXT = """\
   </define>
   <define name="whole">
     <data type="string"><param name="pattern">[0-9]{{1,12}}</param></data>
+  </define>
+  <define name="bytes">
+    <data type="string"><param name="pattern">[0-9]{{1,13}}[kMG]?</param></data>
   </define>
   <define name="positive">
     <data type="string">

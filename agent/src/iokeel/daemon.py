@@ -389,6 +389,7 @@ class Agent:
                 granted=granted,
                 granted_storages=shared,
                 restarted=observer.restarted(domains),
+                booted=observer.booted(domains),
             )
         return Observation(
             drives,
@@ -399,6 +400,7 @@ class Agent:
             granted_storages=shared,
             levels=self.fleet.levels() if self.fleet is not None else {},
             restarted=observer.restarted(None),
+            booted=observer.booted(None),
         )
 
     # The fleet

@@ -138,6 +138,25 @@ def test_a_vm_has_restarted_if_it_has_another_qemu_than_at_the_last_look() -> No
     assert observer.processes.keys() == {"db1"}
 
 
+def test_a_guest_is_seen_to_boot_once_and_only_in_a_qemu_younger_than_the_agent() -> None:
+    source = Source(1, {"db1": ["vda"], "old": ["vda"], "came": ["vda"]})
+    observer = Observer([source], DriveStorages({}), since=Process(50, 70))
+
+    def runs(name: str, started: int, *, booted: bool = True) -> None:
+        vm, process = source._known[name], Process(started, started)
+        source._known[name] = replace(vm, process=process, booted=booted)
+
+    runs("db1", 71)
+    runs("old", 70)
+    runs("came", 72, booted=False)  # by a migration, or a restore
+    assert [*observer.booted(["old"])] == []
+    assert [*observer.booted(None)] == ["db1"]
+    assert [*observer.booted(None)] == []
+    runs("db1", 80)
+    assert [*observer.booted(["came"])] == []
+    assert [*observer.booted(["db1"])] == ["db1"]
+
+
 def test_a_name_has_passed_to_another_vm_if_that_has_another_uuid() -> None:
     source = Source(1, {"db1": ["vda"], "web1": ["vda"]})
     observer = Observer([source], DriveStorages({}), uuids={"db1": "A", "web1": "B", "gone": "C"})

@@ -1,5 +1,6 @@
 """The agent with a QEMU that charges by the cost curve itself (make test-exact)."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -11,9 +12,10 @@ from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.qemu import patched
 from testing.waiting import eventually
-from tests.exact.guests import exact, groups, monitor
+from tests.exact.guests import POINTS, exact, groups, monitor
 from tests.system.rig import blkdeviotune, policy, set_metadata
 
+MB = 10**6
 pytestmark = pytest.mark.timeout(1800)  # the first run builds a QEMU
 
 
@@ -96,6 +98,34 @@ def test_a_drive_whose_policy_goes_gets_back_what_it_had_without_a_curve(
     eventually(lambda: agent.drive("db1")["mode"] == "exact" and exact(host, 2000))
     set_metadata(host, "db1", "<policy/>")
     eventually(lambda: groups(host) == [])
+    set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
+    eventually(lambda: exact(host, 2000))
+
+
+def test_bytes_and_a_limit_of_writes_hold_beside_the_curve(guest: Vm, agent: HostAgent) -> None:
+    host = agent.host
+    bounded = '<drive target="vda" limit="2000" limit-write="300" max-bytes="3M"/>'
+    set_metadata(host, "db1", f"<policy>{bounded}</policy>")
+    wanted = {"iops-read": 2000, "iops-write": 300, "bps-read": 3 * MB, "bps-write": 3 * MB}
+
+    def holds() -> bool:
+        (limits,) = (group["limits"] for group in groups(host))
+        return wanted.items() <= {**limits}.items() and bool(limits.get("cost-read") == POINTS)
+
+    eventually(holds)
+    assert "<read_bytes_sec>3000000</read_bytes_sec>" in host.virsh("dumpxml", "db1"), "fallback"
+    options = "--filename=/dev/vda --direct=1 --ioengine=libaio --iodepth=4 --time_based"
+    for way, size, most in (("read", "64k", 3 * MB), ("write", "4k", 300 * 4096)):
+        done = guest.exec(
+            f"fio --name=x {options} --rw=rand{way} --bs={size} --runtime=8 --output-format=json",
+            timeout=120,
+        )
+        (job,) = json.loads(done.stdout)["jobs"]
+        assert job[way]["bw_bytes"] <= 1.05 * most
+    load = guest.start_program(f"exec fio --name=x {options} --rw=randread --bs=64k --runtime=600")
+    eventually(lambda: agent.drive("db1")["binding"] == ["max-bytes"], 60)
+    assert "Its max-bytes of 3 MB/s holds it." in agent.why("db1")
+    guest.exec(f"kill {load}")
     set_metadata(host, "db1", '<policy><drive target="vda" limit="2000"/></policy>')
     eventually(lambda: exact(host, 2000))
 

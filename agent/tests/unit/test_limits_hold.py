@@ -67,6 +67,7 @@ SCHEMA = [
     },
 ]
 CLASS_LIMIT = 500
+BYTES = 700_000
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Policy:
     """A policy's attributes and its drive; valid: to an agent that has all classes.
 
     limit: of vda, and of every other drive too if it is from a class. in_part: it names a drive
-    that isn't there, so that its class is only for a drive that had no limits.
+    that isn't there, so that its class is only for a drive that had no limits. max_bytes: of vda.
     """
 
     text: str
@@ -83,6 +84,7 @@ class Policy:
     valid: bool = True
     needs_class: bool = False
     in_part: bool = False
+    max_bytes: int | None = None
 
     def covers(self, target: str) -> bool:
         """Return whether a drive has a policy. One that has none draws on no tenant's limit."""
@@ -104,12 +106,15 @@ MISSPELT = Policy(
 def policies() -> st.SearchStrategy[Policy | None]:
     limits = st.sampled_from([300, 1000, 5000])
     drive = '<iokeel:drive target="vda" limit="{}"/>'
+    bounded = f'<iokeel:drive target="vda" max-bytes="{BYTES}"'
     return st.one_of(
         st.none(),
         limits.map(lambda n: Policy(f">{drive.format(n)}", n)),
         limits.map(lambda n: Policy(f' tenant="acme">{drive.format(n)}', n, tenant=True)),
         st.just(Policy(' tenant="acme"><iokeel:drive target="vda"/>', tenant=True)),
         st.just(Policy('><iokeel:drive target="vda"/>')),
+        limits.map(lambda n: Policy(f'>{bounded} limit="{n}"/>', n, max_bytes=BYTES)),
+        st.just(Policy(f">{bounded}/>", max_bytes=BYTES)),
         st.just(Policy(' class="small">', CLASS_LIMIT, needs_class=True)),
         st.just(Policy(f">{drive.format(-5)}", valid=False)),
         st.just(Policy(' class="nowhere">', valid=False)),
@@ -124,9 +129,10 @@ class Domain:
     """A domain with a drive, and a second one if it is plugged in, as a handle of libvirt's.
 
     tells: its QEMU answers if it is asked for its abilities; late: but not at the next time.
-    curves: the rates of drives that have one. locked: libvirt's error for those that can't be set.
-    demands: of drives that count, in 4 KiB reads a second. is_stock: its QEMU has no curves, or the
-    agent takes it for such a one for a minute, because it was refused.
+    curves: the rates of drives that have one. bps: the bytes a second of those. locked: libvirt's
+    error for those that can't be set. demands: of drives that count, in 4 KiB reads a second.
+    is_stock: its QEMU has no curves, or the agent takes it for such a one for a minute, because it
+    was refused.
     """
 
     host: LimitsHold
@@ -140,6 +146,7 @@ class Domain:
     tells: bool = True
     late: bool = False
     curves: dict[str, float] = field(default_factory=dict)
+    bps: dict[str, int] = field(default_factory=dict)
     locked: dict[str, int] = field(default_factory=dict)
     demands: dict[str, int] = field(default_factory=dict)
     reads: dict[str, int] = field(default_factory=dict)
@@ -159,6 +166,9 @@ class Domain:
 
     def ID(self) -> int:
         return self.number
+
+    def state(self) -> list[int]:
+        return [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
 
     def XMLDesc(self, _flags: int) -> str:
         if not self.readable:
@@ -204,7 +214,9 @@ class Domain:
     def in_qemu(self, target: str) -> Mapping[str, int]:
         """Return the limits that QEMU has, by libvirt's names: with a curve, not libvirt's own."""
         rate = self.curves.get(target, inf)
-        return self.limits.get(target, {}) if rate == inf else {"total_iops_sec": int(rate)}
+        if rate == inf:
+            return self.limits.get(target, {})
+        return {"total_iops_sec": int(rate), "total_bytes_sec": self.bps.get(target, 0)}
 
     def counters(self) -> Iterator[tuple[DriveId, Counters]]:
         """Yield those of its drives after another second."""
@@ -242,7 +254,9 @@ class Domain:
             self.curves.pop(target, None)
             if arguments["cost-read"]:
                 self.curves[target] = arguments["iops"] or inf
+                self.bps[target] = arguments["bps"]
                 self.host.check_rate(self, target, self.curves[target])
+                self.host.check_bytes(self, target, self.bps[target])
         return json.dumps({"return": answer})
 
 
@@ -335,6 +349,14 @@ class LimitsHold(RuleBasedStateMachine):
     def check(self, domain: Domain, target: str, values: dict[str, int]) -> None:
         """Note libvirt's limits if they are above what is allowed."""
         self.check_rate(domain, target, highest_rate(values))
+        self.check_bytes(domain, target, values["total_bytes_sec"])
+
+    def check_bytes(self, domain: Domain, target: str, bps: int) -> None:
+        """Note bytes a second that are above what is allowed; 0 is without an end."""
+        good = self.last_good(domain, target)
+        most = None if good is None or target != "vda" else good.max_bytes
+        if most is not None and not 0 < bps <= most:
+            self.lifted.append((domain.title, target, bps, most))
 
     def check_rate(self, domain: Domain, target: str, rate: float) -> None:
         """Note a rate that is above what is allowed. It can't fail in one of the agent's tasks."""

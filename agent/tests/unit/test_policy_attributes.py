@@ -30,6 +30,7 @@ from iokeel.core.values.policy import (
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.schema import (
     BUDGET,
+    BYTES,
     DRIVE_ATTRIBUTES,
     POLICY_ATTRIBUTES,
     POSITIVE,
@@ -53,6 +54,8 @@ def kind_of(field: str) -> Kind:
     """How a field's value is written in XML, by its type."""
     if TYPES[field] is bool:
         return BUDGET
+    if field == "max_bytes":
+        return BYTES
     return POSITIVE if TYPES[field] == float | None else WHOLE
 
 
@@ -159,8 +162,8 @@ def test_the_range_on_the_page_is_the_one_that_is_checked(field: str) -> None:
     values, _ = documented()[name]
     if values in ("at least `limit`", "at most `limit`"):
         beyond = -1 if values == "at least `limit`" else 1
-        assert accepted(limit=LIMIT, **{field: LIMIT})
-        assert not accepted(limit=LIMIT, **{field: LIMIT + beyond})
+        assert accepted(limit=LIMIT, separate_budgets=True, **{field: LIMIT})
+        assert not accepted(limit=LIMIT, separate_budgets=True, **{field: LIMIT + beyond})
         return
     span = re.fullmatch(r"([0-9,.]+) to ([0-9,]+)", values)
     assert span, values
@@ -174,7 +177,7 @@ def test_the_range_on_the_page_is_the_one_that_is_checked(field: str) -> None:
 
 
 def test_policy_check_prints_every_attribute() -> None:
-    drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True)
+    drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True, 900, 800, 200_000_000, 20)
     vm = VmPolicy(300, 3000, 6000, 40)
     policy = DomainPolicy({"vda": drive}, None, "acme", vm, 20_000_000)
     assert policy_values(policy, ["vda"]) == {
@@ -187,20 +190,31 @@ def test_policy_check_prints_every_attribute() -> None:
     table = policy_table(policy, ["vda"], {"vda": 0.15})
     assert len(table.headings) == len({"target", *FIELDS, "1 MiB waits"})
     assert table.rows == [
-        ("vda", "100", "1000", "2000", "30 s", "50", "5 ms", "separate", "150 ms"),
-        ("all together", "300", "3000", "6000", "40 s", "", "", "", ""),
+        (
+            *("vda", "100", "1000", "2000", "30 s", "50", "5 ms", "separate"),
+            *("900", "800", "200 MB/s", "20 s", "150 ms"),
+        ),
+        ("all together", "300", "3000", "6000", "40 s", *7 * [""], ""),
     ]
 
 
 def test_the_api_reports_every_attribute() -> None:
-    drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True)
+    drive = DrivePolicy(100, 1000, 2000, 30, 50, 5.0, True, 900, 800, 200_000_000, 20)
     vm = VmPolicy(300, 3000, 6000, 40)
     report = policy_report(DomainPolicy({"vda": drive}, None, "acme", vm), ["vda"])
-    rates = {name: f"{name}_iops" for name in ("reservation", "limit", "burst")}
+    in_iops = [name for name, figure in FIGURES.items() if figure.unit == "iops"]
+    rates = {name: f"{name}_iops" for name in in_iops}
     assert {*PromiseReport.__struct_fields__} == {rates.get(name, name) for name in FIELDS}
     for promised, reported in ((drive, report.drives["vda"]), (vm, report.vm)):
         for name, value in asdict(promised).items():
             assert getattr(reported, rates.get(name, name)) == value, name
+
+
+def test_policy_check_has_no_column_that_no_drive_needs() -> None:
+    table = policy_table(DomainPolicy({"vda": DrivePolicy(limit=1000)}), ["vda"])
+    assert not {"limit of reads", "limit of writes", "max bytes", "start credit"} & {
+        *table.headings
+    }
 
 
 def test_policy_check_names_the_drives_that_only_the_vms_limit_holds() -> None:

@@ -133,6 +133,10 @@ export const Promised = v.object({
     weight: maybe,
     latency_target_ms: maybe,
     separate_budgets: v.boolean(),
+    limit_read_iops: maybe,
+    limit_write_iops: maybe,
+    max_bytes: maybe,
+    start_credit_seconds: count,
 });
 export type Promised = v.InferOutput<typeof Promised>;
 

@@ -58,6 +58,18 @@ export const FIELDS: Readonly<Record<Part, readonly Field[]>> = {
                 },
             },
         },
+        { attribute: "drive.limit-read", word: "Limit of reads", kind: iops((p) => p.limit_read_iops) },
+        { attribute: "drive.limit-write", word: "Limit of writes", kind: iops((p) => p.limit_write_iops) },
+        {
+            attribute: "drive.max-bytes",
+            word: "Most bytes",
+            kind: { is: "number", unit: "B/s", otherwise: (p) => p.max_bytes },
+        },
+        {
+            attribute: "drive.start-credit-seconds",
+            word: "Credit at a boot",
+            kind: { is: "number", unit: "s", otherwise: (p) => p.start_credit_seconds || null },
+        },
     ],
     policy: [
         { attribute: "policy.tenant", word: "Tenant", kind: { is: "name" } },

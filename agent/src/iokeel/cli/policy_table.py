@@ -7,9 +7,12 @@ from dataclasses import asdict, fields
 from typing import TypedDict
 
 from iokeel.cli.cells import NONE, PlainTable, layouts, name_cell, rate_cell
-from iokeel.core.values.policy import FIGURES, DomainPolicy, DrivePolicy, VmPolicy
+from iokeel.core.values.policy import FIGURES, ONE_WAY, DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.report.records import ErrorReport
-from iokeel.words.units import duration
+from iokeel.words.units import bytes_rate, duration
+
+# Attributes that most policies don't have: they have a column only if some drive has them.
+_RARE = frozenset({*ONE_WAY, "max_bytes", "start_credit_seconds"})
 
 
 class PolicyValues(TypedDict):
@@ -48,8 +51,12 @@ def policy_table(
     targets: the domain's drives that can be limited; None if they aren't known. waits: how long one
     request of 1 MiB waits, by the names that the table has for the drives.
     """
-    waits = waits or {}
-    names = [field.name for field in fields(DrivePolicy)]
+    waits, drives = waits or {}, [*_covered(found, targets)]
+    names = [
+        field.name
+        for field in fields(DrivePolicy)
+        if field.name not in _RARE or any(getattr(drive, field.name) for _, drive in drives)
+    ]
     called = [FIGURES[name].called if name in FIGURES else "budget" for name in names]
     rows = [
         (
@@ -57,11 +64,11 @@ def policy_table(
             *(_cell(drive, name) for name in names),
             duration(waits[target]) if target in waits else NONE,
         )
-        for target, drive in _covered(found, targets)
+        for target, drive in drives
     ]
     if found.vm is not None:
         rows.append(("all together", *(_cell(found.vm, name) for name in names), ""))
-    left_out = layouts("budget", "weight", "credit", "1 MiB waits")
+    left_out = layouts("budget", "weight", "credit", "start credit", "1 MiB waits")
     return PlainTable(("drive", *called, "1 MiB waits"), rows, left_out)
 
 
@@ -74,6 +81,8 @@ def _cell(policy: DrivePolicy | VmPolicy, name: str) -> str:
         return "separate" if value else "shared"
     if figure.unit == "iops":
         return rate_cell(value)
+    if figure.unit == "B/s" and value is not None:
+        return bytes_rate(value)
     if value is None or (name == "burst_seconds" and policy.burst is None):
         return NONE
     return f"{value:g} {figure.unit}".rstrip()

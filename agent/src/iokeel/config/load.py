@@ -48,6 +48,7 @@ from iokeel.core.values.policy import (
     checked,
     override,
     vm_policy,
+    with_implied,
 )
 from iokeel.core.values.state import Pricing, State
 from iokeel.core.values.storage import StorageId, StoragePolicy
@@ -248,7 +249,7 @@ def _given(table: ClassTable) -> dict[str, object]:
     given = _written(table, table.model_fields_set - {"class_", "budget"})
     if table.budget is not None:
         given["separate_budgets"] = table.budget == "separate"
-    return given
+    return with_implied(given)
 
 
 def _model(curve: CurveTable, file: str) -> CostModel:

@@ -13,11 +13,13 @@ from iokeel.config.settings import Config
 from iokeel.config.tables import PLATFORM, Root, RuleDriveTable, RuleTable
 from iokeel.core.values.policy import (
     ENFORCE,
+    MOST_IOPS,
     DrivePolicy,
     VmPolicy,
     checked_job_bps,
     override,
     vm_policy,
+    with_implied,
 )
 from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME
@@ -129,11 +131,14 @@ class _Reader:
         given: dict[str, Any] = {n: value for n, value in written.items() if n not in sold}
         if table.budget is not None:
             given["separate_budgets"] = table.budget == "separate"
-        # A burst without a limit is for that of the class.
+        if "limit" not in sold:
+            given = with_implied(given)
+        # A burst, or a limit of one direction, without a limit is for that of the class.
         by_size = [name for name, value in given.items() if isinstance(value, PerGb)]
         has_class = table.class_ is not None or class_name is not None or bool(sold or by_size)
         plain = {name: value for name, value in given.items() if name not in by_size}
-        override(DrivePolicy(limit=plain.get("burst") if has_class else None), plain, where, str)
+        of_class = plain.get("burst") or MOST_IOPS if has_class else None
+        override(DrivePolicy(limit=of_class), plain, where, str)
         return DriveRule(
             self._when(table.when, where, of_drive=True),
             given,

@@ -31,7 +31,7 @@ from iokeel.libvirt_xml.schema import NAME, TARGET
 from iokeel.rules.by_size import PerGb
 from iokeel.rules.tenants import EVERY
 from iokeel.words.quoting import did_you_mean, shown, shown_path
-from iokeel.words.units import parse_size
+from iokeel.words.units import parse_bps, parse_size
 
 # A unix socket's path ends with a NUL in 108 bytes (unix(7)).
 _MOST_SOCKET_BYTES = 107
@@ -184,6 +184,13 @@ def _size(value: object) -> object:
         raise WrongValue(f"size {error.where} is {error.what}", error.mend) from None
 
 
+def _bps(value: object) -> object:
+    try:
+        return parse_bps(value) if isinstance(value, str) else value
+    except ConfigError as error:
+        raise WrongValue(f"{error.where} is {error.what}", error.mend) from None
+
+
 def _point(value: object) -> object:
     if not isinstance(value, list) or len(value) != 2:
         raise WrongValue(
@@ -233,6 +240,7 @@ def _fact_patterns(value: object) -> object:
 # sense is for policy.checked to say.
 Whole = Annotated[int, Field(ge=-_MOST_WHOLE, le=_MOST_WHOLE)]
 Figure = Annotated[int | str | PerGb, PlainValidator(_figure)]
+Bytes = Annotated[Whole, BeforeValidator(_bps)]
 Size = Annotated[int, Field(gt=0, le=_MOST_SIZE_BYTES), BeforeValidator(_size)]
 Cost = Annotated[float, Field(ge=LEAST_COST, le=MOST_COST)]
 Point = Annotated[tuple[Size, Cost], BeforeValidator(_point)]
@@ -304,6 +312,10 @@ class ClassTable(VmPromise):
     weight: Whole | None = None
     latency_target_ms: float | None = None
     budget: Literal["shared", "separate"] | None = None
+    limit_read: Whole | None = None
+    limit_write: Whole | None = None
+    max_bytes: Bytes | None = None
+    start_credit_seconds: Whole | None = None
 
 
 class DriveTable(ClassTable):

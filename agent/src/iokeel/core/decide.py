@@ -38,9 +38,9 @@ from iokeel.core.divide.held import with_order
 from iokeel.core.enforce.look import before_ours, look
 from iokeel.core.enforce.retune import is_starved
 from iokeel.core.enforce.shared_group import with_first, with_moves, without_release
-from iokeel.core.measure.burst import credit_after_use
-from iokeel.core.measure.demand import HELD, NO_USE, demand_after, use_of
-from iokeel.core.measure.drive import measure
+from iokeel.core.measure.burst import credit_after_use, with_start_credit
+from iokeel.core.measure.demand import HELD, NO_USE, demand_after, full_beside, use_of
+from iokeel.core.measure.drive import larger_rate, measure
 from iokeel.core.measure.settled import has_settled, is_unmoved, tells_nothing_new, woken
 from iokeel.core.values.counters import NS_PER_S, DriveId
 from iokeel.core.values.curve import CostModel
@@ -51,6 +51,7 @@ from iokeel.core.values.state import (
     NEW,
     NOT_DIVIDED,
     DriveState,
+    Measured,
     Sent,
     Settled,
     Share,
@@ -83,14 +84,18 @@ def decide(state: State, seen: Observation, now_ns: int) -> tuple[State, list[Se
         there = state.failures.keys() - seen.drives.keys() - {*seen.gone}
         failures.update((drive, state.failures[drive]) for drive in there)
     settled = {**state.settled}
-    now = _read(state, seen, models, settled, failures)
+    now, started = _read(state, seen, models, settled, failures), state.started
+    if seen.booted:
+        now, started = with_start_credit(now, seen.booted, started, now_ns)
     storages, shares = divide_all(state, seen, models, now, failures)
     orders, suspects = _look_at_all(
         state, seen, models, now, storages, shares, settled, failures, now_ns
     )
     last_seen = {**state.seen, **seen.drives} if seen.partial else seen.drives
     tenants = state.tenants
-    after = State(state.model, now, tenants, storages, suspects, failures, settled, last_seen)
+    after = State(
+        state.model, now, tenants, storages, suspects, failures, settled, last_seen, started
+    )
     return after, orders
 
 
@@ -244,7 +249,19 @@ def _held_rate(before: DriveState) -> float | None:
         began_ns = last.at_ns - round(did.elapsed_s * NS_PER_S)
         if began_ns <= sent.at_ns:  # its first limits weren't in force yet
             return None
-    return before.pricing.rate
+    rate, policy = before.pricing.rate, before.policy
+    if rate is None or policy is None or not policy.has_bounds:
+        return rate
+    return _least_rate(rate, policy, before.measured)
+
+
+def _least_rate(rate: float, policy: DrivePolicy, measured: Measured) -> float:
+    """Return the least rate that a drive's last requests may be paid at, with all its bounds."""
+    rate, did, done = rate * min(policy.parts), measured.rates, measured.budget_rate
+    bps = 0.0 if did is None else did.read.bps + did.write.bps
+    if policy.max_bytes is None or not bps or not done:
+        return rate
+    return min(rate, done * policy.max_bytes / bps)
 
 
 def _in_force_lately(before: DriveState) -> tuple[ThrottleLimits, ...]:
@@ -273,8 +290,10 @@ def _with_reading(
     abilities = seen.abilities
     if abilities is None:
         abilities = _last_abilities(before, seen)
-    limits = before.sent.limits
+    limits, was = before.sent.limits, before.policy
     by_curve = limits is not None and limits.cost_read is not None
+    bounded = was is not None and was.has_bounds
+    judged = before.pricing.base if bounded else limits  # without the bounds beside the limit
     measured = measure(
         before.measured,
         seen.counters,
@@ -292,13 +311,26 @@ def _with_reading(
         charged = before.abilities is not None and before.abilities.cost_curve
         use = NO_USE
         if rate:
-            use = use_of(limits, before.pricing.rate, did, rate, charged=charged)
-        elif limits is not None and did.throttled is not None and did.throttled.something_waits:
+            use = use_of(judged, before.pricing.rate, did, rate, charged=charged)
+            if was is not None and bounded and limits is not None:
+                by_rate = rate if charged else None
+                beside = full_beside(limits, judged, was, did, by_rate)
+                use = use._replace(beside=bool(beside))
+        elif (
+            limits is not None
+            and not bounded
+            and did.throttled is not None
+            and did.throttled.something_waits
+        ):
             use = HELD
         reservation = policy.reservation if policy else 0
-        paid_rate = (limits.iops_total or limits.iops_read) if limits and by_curve else None
+        paid_rate = None
+        if limits and by_curve and not bounded:
+            paid_rate = limits.iops_total or limits.iops_read
         demand = demand_after(demand, measured, use, reservation, abilities, paid_rate)
         waits = charged and demand.held_s > 0 and before.demand.held_s > 0
+        if policy is not None and policy.has_bounds and policy.separate_budgets:
+            rate = larger_rate(did, models[storage], policy.parts, charged=by_curve)
         credit = credit_after_use(
             credit, policy, rate, did.elapsed_s, use, before.pricing, waits=waits
         )

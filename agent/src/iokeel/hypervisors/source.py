@@ -49,7 +49,7 @@ class VmInfo:
     that can't be read or set until there is one. from_libvirt: whether libvirt tells of it and has
     its policy; if not, it is a [[vm]] or found by [[discover]]. by_rules: what the rules make of
     it; None if they know nothing of it. would: the policy, if it is only observed; `policy` is None
-    then.
+    then. booted: its guest has booted in this QEMU, as far as its source tells.
     """
 
     name: str
@@ -62,6 +62,7 @@ class VmInfo:
     from_libvirt: bool = True
     by_rules: ByRules | None = field(default=None, compare=False)  # no news for a drive
     would: ToldPolicy | None = None
+    booted: bool = field(default=False, compare=False)
 
     @property
     def told(self) -> ToldPolicy | None:

@@ -88,8 +88,13 @@ class Ceiling:
     def _drive(self, drive: DrivePolicy, part: float) -> DrivePolicy:
         """Return what a drive has of a promise. part: of its reservation."""
         target_ms, least_ms = drive.latency_target_ms, self.drive.latency_target_ms
+        below = self._below(drive, min(int(drive.reservation * part), self.most.reservation))
+        read, write = below.limit_read, below.limit_write
         return replace(
-            self._below(drive, min(int(drive.reservation * part), self.most.reservation)),
+            below,
+            limit_read=read and min(read, below.limit or read),
+            limit_write=write and min(write, below.limit or write),
+            start_credit_seconds=min(drive.start_credit_seconds, below.burst_seconds),
             weight=min(drive.weight, self.drive.weight),
             latency_target_ms=max(target_ms, least_ms) if target_ms and least_ms else None,
         )

@@ -15,11 +15,12 @@ from math import inf
 
 from lxml import etree
 
-from iokeel.core.values.policy import DomainPolicy, DrivePolicy, checked_job_bps
+from iokeel.core.values.policy import DomainPolicy, DrivePolicy, checked_job_bps, with_implied
 from iokeel.errors import PolicyError, TargetsMissing
 from iokeel.libvirt_xml.domain import Disk, unlimited_for
 from iokeel.libvirt_xml.schema import (
     BUDGET,
+    BYTES,
     DRIVE_ATTRIBUTES,
     NAMESPACE,
     POLICY_ATTRIBUTES,
@@ -42,6 +43,7 @@ from iokeel.libvirt_xml.xml import (
     parsed,
 )
 from iokeel.words.quoting import shown
+from iokeel.words.units import parse_bps
 
 # A namespace this close to ours is a misspelt one, and not somebody else's.
 _NEAR_RATIO = 0.8
@@ -87,7 +89,7 @@ def written_policy(xml: str | bytes, where: str) -> Written | None:
             raise PolicyError(
                 line, f"drive {target} is named twice, first in line {lines[target]}", "keep one"
             )
-        given = _given(element, DRIVE_ATTRIBUTES)
+        given = with_implied(_given(element, DRIVE_ATTRIBUTES))
         drives[target] = WrittenDrive(given, element.get("class"), line)
         lines[target] = line_of(element)
     given, line = _given(policy, POLICY_ATTRIBUTES), at(policy, where)
@@ -281,6 +283,8 @@ def _given(element: etree._Element, known: Mapping[str, Kind]) -> dict[str, obje
         kind = known[name]
         if kind is WHOLE:
             given[field_of(name)] = int(value)
+        elif kind is BYTES:
+            given[field_of(name)] = parse_bps(value)
         elif kind is POSITIVE:
             given[field_of(name)] = float(value)
         elif kind is BUDGET:

@@ -13,7 +13,14 @@ from typing import get_type_hints
 
 from lxml import etree
 
-from iokeel.core.values.policy import ENFORCE, MOST_IOPS, OBSERVE, DrivePolicy, VmPolicy
+from iokeel.core.values.policy import (
+    ENFORCE,
+    FIGURES,
+    MOST_IOPS,
+    OBSERVE,
+    DrivePolicy,
+    VmPolicy,
+)
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.xml import at, attributes, elements, local, namespace_of, split
 from iokeel.words.quoting import did_you_mean, shown
@@ -47,6 +54,11 @@ WHOLE = Kind(
     "not a whole number in plain digits",
     f"write it like 500, at most {MOST_IOPS}",
 )
+BYTES = Kind(
+    re.compile(r"[0-9]{1,13}[kMG]?"),
+    "not a rate in bytes",
+    "write it like 200M or 200000000, in bytes a second",
+)
 POSITIVE = Kind(
     re.compile(r"(?=.{1,16}\Z)(?:0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*)"),
     "not a positive number in plain digits",
@@ -61,7 +73,11 @@ _KINDS = {int: WHOLE, int | None: WHOLE, float | None: POSITIVE, bool: BUDGET}
 def _promise(of: type[DrivePolicy | VmPolicy]) -> dict[str, Kind]:
     """Return the attributes that set a promise's fields, by their types."""
     types = get_type_hints(of)
-    return {attribute_of(field.name): _KINDS[types[field.name]] for field in fields(of)}
+    in_bytes = {name for name, figure in FIGURES.items() if figure.unit == "B/s"}
+    return {
+        attribute_of(field.name): BYTES if field.name in in_bytes else _KINDS[types[field.name]]
+        for field in fields(of)
+    }
 
 
 def attribute_of(field: str) -> str:

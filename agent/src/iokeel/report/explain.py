@@ -15,7 +15,7 @@ from iokeel.report.records import BudgetInFleet, DriveReport, FleetSnapshot, Thr
 from iokeel.report.snapshot import Decision, Snapshot, StorageSnapshot, VmSnapshot
 from iokeel.rules.compose import because_of, has_own, rules_of_drive
 from iokeel.words.quoting import escaped, few
-from iokeel.words.units import duration, iops, percent, percent_kept, rate, size
+from iokeel.words.units import bytes_rate, duration, iops, percent, percent_kept, rate, size
 
 # Less is the noise of two counts that aren't read at one moment.
 _LEAST_ADDED_BYTES = 1024
@@ -48,6 +48,8 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     if decision.policy is not None and drive.mode is not None:
         lines += _allowance(drive, decision.policy)
         lines += _limits(drive, decision, storage)
+    if decision.policy is not None:
+        lines += _beside(drive, decision.policy)
     if vm.report.cgroup:
         bounds = "; ".join(f"{file}: {value}" for file, value in vm.report.cgroup.items())
         lines.append(f"Below QEMU, the VM's cgroup has {bounds}.")
@@ -70,9 +72,7 @@ def _policy(decision: Decision, vm: VmSnapshot, target: str) -> Iterator[str]:
         if known is not None and known.fit.leaves_alone is not None:
             yield f"Rule {known.fit.leaves_alone} leaves the guest alone."
         return
-    promise = _promise(policy)
-    if policy.separate_budgets:
-        promise += "; reads and writes each have a budget of their own"
+    promise = f"{_promise(policy)}{_bounds(policy)}"
     rules = [] if known is None else rules_of_drive(known, target)
     if known is None or not rules:
         yield f"The policy gives {promise}."
@@ -95,6 +95,19 @@ def _promise(policy: DrivePolicy | VmPolicy) -> str:
     if policy.reservation:
         promise += f", and a reservation of {iops(policy.reservation)}"
     return promise
+
+
+def _bounds(policy: DrivePolicy) -> str:
+    said = ""
+    if policy.max_bytes is not None:
+        each = " for reads and writes each" if policy.separate_budgets else ""
+        said += f", and max-bytes of {bytes_rate(policy.max_bytes)}{each}"
+    if policy.separate_budgets:
+        said += "; reads and writes each have a budget of their own"
+    for name, own in (("reads", policy.limit_read), ("writes", policy.limit_write)):
+        if own is not None and own != policy.limit:
+            said += f", {name} of {iops(own)}"
+    return said
 
 
 def _vm_policy(vm: VmSnapshot) -> Iterator[str]:
@@ -352,6 +365,17 @@ def _limits(
         error = f"{100 * abs(decision.pricing_error_ratio):.1f} %"
         yield f"At its present mix, they hold it {error} {side} its limit."
     yield f"Binding now: {', '.join(drive.binding) or 'nothing'}."
+
+
+def _beside(drive: DriveReport, policy: DrivePolicy) -> Iterator[str]:
+    """Yield the policy's bounds beside the limit that hold the drive now."""
+    for name, most, words in (
+        ("max-bytes", policy.max_bytes, bytes_rate),
+        ("limit-read", policy.limit_read, iops),
+        ("limit-write", policy.limit_write, iops),
+    ):
+        if name in drive.binding and most is not None:
+            yield f"Its {name} of {words(most)} holds it."
 
 
 def _beneath(vm: VmSnapshot, target: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from iokeel import __version__
 from iokeel.config.settings import Config
-from iokeel.core.values.curve import LONG_S, CostModel, large_wait_s, least_limit
+from iokeel.core.values.curve import LARGE_BYTES, LONG_S, CostModel, large_wait_s, least_limit
 from iokeel.core.values.policy import (
     FIGURES,
     DomainPolicy,
@@ -25,7 +25,7 @@ from iokeel.report.records import (
 )
 from iokeel.rules.tenants import EVERY
 from iokeel.words.quoting import shown_path
-from iokeel.words.units import duration
+from iokeel.words.units import bytes_rate, duration
 
 
 def settings_report(config: Config) -> SettingsReport:
@@ -60,7 +60,10 @@ def policy_report(policy: DomainPolicy | None, targets: Iterable[str]) -> Policy
 
 
 def limit_of(promise: DrivePolicy | VmPolicy | TenantPolicy | None) -> int | None:
-    """Return the limit of a promise; None if it has none, or if there is no promise."""
+    """Return the lowest limit of a promise; None if it has none, or if there is no promise."""
+    if isinstance(promise, DrivePolicy):
+        limits = (promise.limit, promise.limit_read, promise.limit_write)
+        return min((limit for limit in limits if limit is not None), default=None)
     return None if promise is None else promise.limit
 
 
@@ -91,11 +94,13 @@ def waits_of(
     waits: dict[str, float] = {}
     complaints: list[str | None] = []
     for target in targets:
-        limit, model = limit_of(policy.for_drive(target)), _model(config, storages.get(target))
-        wait_s = large_wait_s(model, limit, vm_limit, tenant_limit)
+        drive, model = policy.for_drive(target), _model(config, storages.get(target))
+        limit, most = limit_of(drive), None if drive is None else drive.max_bytes
+        wait_s = large_wait_s(model, limit, vm_limit, tenant_limit, max_bytes=most)
         if wait_s is not None:
             waits[target] = wait_s
         complaints.append(_complaint(f"the limit of {shown_path(target)}", limit, model))
+        complaints.append(_bytes_complaint(f"the max-bytes of {shown_path(target)}", most))
     complaints += [
         _complaint("the limit of all drives together", vm_limit, config.model),
         _complaint(
@@ -133,11 +138,21 @@ def drive_complaints(drives: Iterable[DriveReport]) -> Iterator[str]:
 def _complaint(name: str, limit: int | None, model: CostModel) -> str | None:
     """Return what is to be said of a limit; None if a large request doesn't wait for long."""
     wait_s = large_wait_s(model, limit)
+    return _long_wait(f"{name}, {limit}", wait_s, str(least_limit(model)))
+
+
+def _bytes_complaint(name: str, most: int | None) -> str | None:
+    wait_s = None if most is None else LARGE_BYTES / most
+    least = bytes_rate(-(-LARGE_BYTES // LONG_S))
+    return _long_wait(f"{name}, {bytes_rate(most or 0)}", wait_s, least)
+
+
+def _long_wait(where: str, wait_s: float | None, least: str) -> str | None:
     if wait_s is None or wait_s < LONG_S:
         return None
     return (
-        f"at {name}, {limit}, one request of 1 MiB waits {duration(wait_s)}, and all others"
-        f" behind it; give {least_limit(model)} or more"
+        f"at {where}, one request of 1 MiB waits {duration(wait_s)}, and all others"
+        f" behind it; give {least} or more"
     )
 
 

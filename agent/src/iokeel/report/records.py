@@ -101,9 +101,10 @@ class DriveReport(Struct, kw_only=True):
     flushes.
     large_wait_s: how long one request of 1 MiB waits at its limit, its VM's or its tenant's.
     limits_in_force: as last read from QEMU or libvirt, in QEMU's words; empty if nothing is
-    limited. binding: the limits that the last interval used up, and the bounds of its VM's cgroup
-    that held it, such as "cgroup wbps". errors: orders that failed; error:
-    that of the last one, if it failed. rule: the one that gives it its limit, or else something;
+    limited. binding: the limits that the last interval used up, the policy's bounds beside the
+    limit ("max-bytes"), and those of its VM's cgroup that held it, such as "cgroup wbps". errors:
+    orders that failed; error: that of the last one, if it failed. rule: the one that gives it its
+    limit, or else something;
     None if none gives it anything. mode is "observe" if nothing of its policy is enforced:
     limit_iops, allowed_iops and the like are what would be then, binding is "would" while it does
     more, and above_s and above_operations (normalized) are how long and by how much it did, since
@@ -314,8 +315,8 @@ class HistoryReport(Struct, kw_only=True):
 class PromiseReport(Struct, kw_only=True):
     """The promise to a drive, a VM or a tenant, in policy attributes. Rates are normalized.
 
-    None: no limit, no burst, no latency target. A VM has no weight, and a tenant no burst; neither
-    has a latency target.
+    None: no limit, no burst, no latency target, no bound on bytes. A VM has no weight, and a tenant
+    no burst; neither has what follows the weight.
     """
 
     reservation_iops: int
@@ -325,6 +326,10 @@ class PromiseReport(Struct, kw_only=True):
     weight: int | None = None
     latency_target_ms: float | None = None
     separate_budgets: bool = False
+    limit_read_iops: int | None = None
+    limit_write_iops: int | None = None
+    max_bytes: int | None = None
+    start_credit_seconds: int = 0
 
 
 class CurvesReport(Struct, kw_only=True):

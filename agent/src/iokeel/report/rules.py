@@ -192,6 +192,7 @@ def _changes(guest: GuestReport, after: PolicyReport) -> Iterator[ChangeReport]:
             continue
         limited = _limit(had) or together[0], _limit(has) or together[1]
         loses = target is not None and limited[0] is not None and limited[1] is None
+        loses |= _bytes(had) is not None and _bytes(has) is None
         yield ChangeReport(
             domain=guest.domain,
             target=target,
@@ -205,6 +206,10 @@ def _changes(guest: GuestReport, after: PolicyReport) -> Iterator[ChangeReport]:
 
 def _limit(promise: PromiseReport | None) -> int | None:
     return None if promise is None else promise.limit_iops
+
+
+def _bytes(promise: PromiseReport | None) -> int | None:
+    return None if promise is None else promise.max_bytes
 
 
 def _held(

@@ -16,9 +16,8 @@ from typing import NamedTuple, Protocol
 
 from iokeel.core.enforce.beneath import Beneath
 from iokeel.core.enforce.jobs import Followed
-from iokeel.core.measure.demand import full_bounds
+from iokeel.core.measure.demand import full_beside, full_bounds
 from iokeel.core.promises import promises_of
-from iokeel.core.values.claimant import budgets
 from iokeel.core.values.counters import NS_PER_S, DriveId, Mix, Rates, at_most_s
 from iokeel.core.values.curve import large_wait_s
 from iokeel.core.values.limits import ThrottleLimits
@@ -318,7 +317,7 @@ def _drive(
         storage=state.storage,
         mode=mode,
         normalized_iops=measured.rate,
-        limit_iops=policy.limit * budgets(policy) if policy and policy.limit is not None else None,
+        limit_iops=_limit(policy),
         allowed_iops=_allowed(state),
         reservation_iops=policy.reservation if policy else 0,
         raw_read_iops=raw_read_iops,
@@ -371,14 +370,21 @@ def _drive(
 def _would_hold(state: DriveState) -> bool:
     """Return whether an observed drive does more than it would be held to."""
     rate, held = state.measured.budget_rate, state.pricing.rate
-    return rate is not None and held is not None and rate > held
+    if rate is not None and held is not None and rate > held:
+        return True
+    policy, did, limits = state.policy, state.measured.rates, state.sent.limits
+    if policy is None or not policy.has_bounds or did is None or limits is None:
+        return False
+    return bool(full_beside(limits, state.pricing.base, policy, did, rate, 1.0))
 
 
 def _large_wait_s(drive: DriveState, state: State) -> float | None:
     storage = state.storages.get(drive.storage or "")
     own = None if storage is None else storage.policy.model
     vm, tenant = drive.vm and drive.vm.policy, state.tenants.get(drive.tenant or "")
-    return large_wait_s(own or state.model, *map(limit_of, (drive.policy, vm, tenant)))
+    limits = map(limit_of, (drive.policy, vm, tenant))
+    most = None if drive.policy is None else drive.policy.max_bytes
+    return large_wait_s(own or state.model, *limits, max_bytes=most)
 
 
 def _seconds(time_ns: int | None) -> float | None:
@@ -391,7 +397,22 @@ def _allowed(state: DriveState) -> float | None:
     if allowed is None or policy is None:
         return allowed
     shared = share.most if isinstance(share, Share) else inf
-    return min(allowed * budgets(policy), max(allowed, shared))
+    return min(_over_both(policy, allowed), max(allowed, shared))
+
+
+def _limit(policy: DrivePolicy | None) -> int | None:
+    """Return a drive's limit, over both budgets; None if it has none."""
+    if policy is None or policy.limit is None:
+        return None
+    return round(_over_both(policy, policy.limit))
+
+
+def _over_both(policy: DrivePolicy, rate: float) -> float:
+    """Return what both budgets let through together. rate: of each without its own lower limit."""
+    if not policy.separate_budgets:
+        return rate
+    most = max(rate, policy.limit or 0)
+    return sum(min(rate, part * most) for part in policy.parts)
 
 
 def _bursts(state: DriveState) -> bool:

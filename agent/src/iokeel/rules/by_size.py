@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from iokeel.core.values.policy import MOST_IOPS
+from iokeel.core.values.policy import MOST_IOPS, ONE_WAY
 from iokeel.errors import PolicyError
 
 #: A drive's size in GiB, rounded up.
@@ -44,7 +44,7 @@ def sized(
 
 
 def fitting(given: Mapping[str, object]) -> dict[str, object]:
-    """Return what is given, with a reservation and a burst that fit the limit.
+    """Return what is given, with a reservation, a burst and lower limits that fit the limit.
 
     They may come from other tables, or from the platform.
     """
@@ -55,4 +55,7 @@ def fitting(given: Mapping[str, object]) -> dict[str, object]:
             found["burst"] = max(burst, limit)
         if isinstance(reservation, int):
             found["reservation"] = min(reservation, limit)
+        for name in ONE_WAY:
+            if isinstance(own := found.get(name), int):
+                found[name] = min(own, limit)
     return found

@@ -18,6 +18,7 @@ from typing import NamedTuple, TypeVar
 
 from iokeel.core.values.policy import (
     ENFORCE,
+    ONE_WAY,
     DomainPolicy,
     DrivePolicy,
     LastGood,
@@ -165,7 +166,7 @@ def _drive(
 
 
 def _fitting(given: Mapping[str, object], limit: int | None) -> Mapping[str, object]:
-    """Return what is given, with a reservation and a burst that fit the limit of another source."""
+    """Return what is given, so that it fits the limit of another source."""
     if "limit" in given:
         return given
     fitting = dict(given)
@@ -175,6 +176,9 @@ def _fitting(given: Mapping[str, object], limit: int | None) -> Mapping[str, obj
     match given:
         case {"burst": int(burst)}:
             fitting["burst"] = None if limit is None else max(burst, limit)
+    for name in ONE_WAY:
+        if isinstance(own := given.get(name), int):
+            fitting[name] = None if limit is None else min(own, limit)
     return fitting
 
 

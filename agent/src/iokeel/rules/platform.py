@@ -1,4 +1,4 @@
-"""What a platform sells as a drive's iops, and the record of it in the domain's metadata.
+"""What a platform sells as a drive's iops and bytes, and the record of it in the metadata.
 
 A platform writes a drive's limits into <iotune>, where the agent's own take their place, and live
 migration carries those on. So what the agent found is written into the live domain's metadata, in a
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from lxml import etree
 
 from iokeel.core.values.limits import ThrottleLimits
-from iokeel.core.values.policy import MOST_BURST_SECONDS, MOST_IOPS
+from iokeel.core.values.policy import MOST_BPS, MOST_BURST_SECONDS, MOST_IOPS, ONE_WAY
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.domain import limits_in, to_libvirt
 
@@ -23,7 +23,7 @@ NAMESPACE = "urn:iokeel:found:1"
 #: The record's key in libvirt, its prefix in the XML.
 KEY = "iokeel-found"
 _QUOTA = "nova.extra.quota:disk_"
-_RATES = ("total_iops_sec", "read_iops_sec", "write_iops_sec")
+_WAYS = ("total", "read", "write")
 
 #: A drive's limits before the agent's. None: nobody knows them.
 Found = ThrottleLimits | None
@@ -66,7 +66,8 @@ def follows_iotune(facts: Mapping[str, str]) -> bool:
 
     The flavor's quota comes first for a drive without a serial, which is no volume.
     """
-    return "serial" in facts or not any(f"{_QUOTA}{name}" in facts for name in _RATES)
+    rates = (f"{_QUOTA}{way}_{unit}_sec" for way in _WAYS for unit in ("iops", "bytes"))
+    return "serial" in facts or not any(rate in facts for rate in rates)
 
 
 def sold(facts: Mapping[str, str], where: str) -> dict[str, object]:
@@ -80,21 +81,38 @@ def sold(facts: Mapping[str, str], where: str) -> dict[str, object]:
     ):  # libvirt knows the drive
         what = "what the platform sells isn't known, as limits in force may be an agent's"
         raise PolicyError(where, what, "start the guest anew, or give it a limit in the rule")
-    total = _number(facts, f"{prefix}total_iops_sec", MOST_IOPS)
-    read, write = (_number(facts, f"{prefix}{name}", MOST_IOPS) for name in _RATES[1:])
-    if total is None and read is None and write is None:
+    given = _iops(facts, prefix, where)
+    total, *one_way = (_number(facts, f"{prefix}{way}_bytes_sec", MOST_BPS) for way in _WAYS)
+    if total is not None and given.get("separate_budgets"):
+        given["max_bytes"] = max(1, total // 2)  # for each
+    elif total is not None:
+        given |= {"max_bytes": total, "separate_budgets": False}
+    elif known := [bps for bps in one_way if bps is not None]:
+        given["max_bytes"] = min(known)  # a policy has one figure
+    return given
+
+
+def _iops(facts: Mapping[str, str], prefix: str, where: str) -> dict[str, object]:
+    """Return the limit that is sold, and its burst. No direction gets more than is sold of it."""
+    sold = {way: _number(facts, f"{prefix}{way}_iops_sec", MOST_IOPS) for way in _WAYS}
+    ways = ("total",) if sold["total"] is not None else ("read", "write")
+    limits = [limit for way in ways if (limit := sold[way]) is not None]
+    if not limits:
         return {}
-    if total is None and read != write:
-        what = f"the platform sells {read or 'any'} reads and {write or 'any'} writes a second"
-        mend = "give it a limit in the rule; a policy has one figure for both"
-        raise PolicyError(where, what, mend)
-    limit = total if total is not None else read
-    which = "total" if total is not None else "read"
-    given: dict[str, object] = {"limit": limit, "separate_budgets": total is None, "burst": None}
-    burst = _number(facts, f"{prefix}{which}_iops_sec_max", MOST_IOPS)
-    if burst is not None and burst > (limit or 0):
-        seconds = _number(facts, f"{prefix}{which}_iops_sec_max_length", MOST_BURST_SECONDS)
-        given |= {"burst": burst, "burst_seconds": seconds or 1}
+    if len(limits) < len(ways):
+        read, write = (sold[way] or "any" for way in ways)
+        what = f"the platform sells {read} reads and {write} writes a second"
+        raise PolicyError(where, what, "give it a limit in the rule")
+    limit = max(limits)
+    given: dict[str, object] = {"limit": limit, "separate_budgets": len(ways) > 1, "burst": None}
+    if min(limits) < limit:
+        given |= dict(zip(ONE_WAY, limits, strict=True))
+    ends = [f"{prefix}{way}_iops_sec_max" for way in ways]
+    bursts = [_number(facts, end, MOST_IOPS) or 0 for end in ends]
+    burst = min(limit * burst // own for burst, own in zip(bursts, limits, strict=True))
+    if burst > limit:
+        lengths = [_number(facts, f"{end}_length", MOST_BURST_SECONDS) or 1 for end in ends]
+        given |= {"burst": min(burst, MOST_IOPS), "burst_seconds": min(lengths)}
     return given
 
 
@@ -106,5 +124,6 @@ def _number(facts: Mapping[str, str], fact: str, most: int) -> int | None:
 
 def only(given: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
     """Return the limit or the burst of what is sold, with what belongs to each."""
-    parts = {"limit": ("limit", "separate_budgets"), "burst": ("burst", "burst_seconds")}
+    limit = ("limit", "separate_budgets", *ONE_WAY, "max_bytes")
+    parts = {"limit": limit, "burst": ("burst", "burst_seconds")}
     return {key: given[key] for name in names for key in parts[name] if key in given}

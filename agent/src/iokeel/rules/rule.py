@@ -242,7 +242,10 @@ class _Made:
         """Return what a table gives a drive, by its size and by what the platform sells."""
         try:
             given = sized(table.given, facts, self._where)
-            return {**given, **only(sold(facts, self._where), table.sold)} if table.sold else given
+            found = only(sold(facts, self._where), table.sold) if table.sold else {}
+            if "max_bytes" in given:  # the operator's own word
+                found.pop("max_bytes", None)
+            return {**given, **found}
         except PolicyError as error:
             self._note(error)
             return {n: value for n, value in table.given.items() if not isinstance(value, PerGb)}

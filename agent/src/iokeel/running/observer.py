@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from iokeel.core.values.policy import PolicyInPart
 from iokeel.core.values.storage import StorageId, StoragePolicy
 from iokeel.host.disk_counters import DiskStats
 from iokeel.host.kernel import SYS, is_hard_disk_with_bfq
-from iokeel.host.process import Process
+from iokeel.host.process import Process, process
 from iokeel.hypervisors.source import Source, VmInfo
 from iokeel.running.outcomes import Outcomes
 from iokeel.running.storages import DriveStorages
@@ -32,7 +33,7 @@ class Observer:
     leaving: VMs that are gone from the configuration, but whose drives can't be set. They count as
     VMs that can't be read. unserved: libvirt's VMs that an earlier agent has limited, while
     [libvirt] is disabled. They may run too. processes: VMs' QEMUs at the last look at each. uuids:
-    those of the VMs, by name, as far as they are known.
+    those of the VMs, by name, as far as they are known. since: the agent's own process.
     """
 
     sources: list[Source]
@@ -41,6 +42,8 @@ class Observer:
     unserved: set[str] = field(default_factory=set)
     processes: dict[str, Process] = field(default_factory=dict)
     uuids: dict[str, str] = field(default_factory=dict)
+    since: Process | None = field(default_factory=lambda: process(os.getpid()))
+    _booted: dict[str, Process] = field(default_factory=dict)
     _disk_stats: DiskStats = field(default_factory=DiskStats)
     _wrote: dict[DriveId, int] = field(default_factory=dict)  # at the last look
     _writes: Counter[StorageId] = field(default_factory=Counter)  # since the agent's start
@@ -124,6 +127,23 @@ class Observer:
                 if self.processes.get(name, vm.process) != vm.process:
                     found.append(name)
                 self.processes[name] = vm.process
+        return found
+
+    def booted(self, domains: Collection[str] | None) -> Collection[str]:
+        """Return the VMs, of all or of some, whose guests have booted since this was last asked.
+
+        And since the agent's start: of an older QEMU nobody knows what its guest has had.
+        """
+        vms, found = self.vms(), []
+        for name in self._booted.keys() - vms.keys():
+            del self._booted[name]
+        for name, vm in vms.items():
+            if not vm.booted or vm.process is None or self._booted.get(name) == vm.process:
+                continue
+            if domains is None or name in domains:
+                self._booted[name] = vm.process
+                if self.since is not None and vm.process.started > self.since.started:
+                    found.append(name)
         return found
 
     def unread(self, known: Mapping[DriveId, object], seen: Collection[DriveId]) -> list[DriveId]:

@@ -9,8 +9,10 @@ from iokeel.words.quoting import shown
 
 _SIZE = re.compile(r"([0-9]{1,15}) ?([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
 _DURATION = re.compile(r"([0-9]{1,9}) ?(s|m|min|h)?", re.ASCII)
+_BPS = re.compile(r"([0-9]{1,13})([kMG])?", re.ASCII)
 _SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
 _FACTORS = {None: 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_THOUSANDS = {None: 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _DECIMAL = (("G", 1e9), ("M", 1e6), ("k", 1e3))
 
@@ -24,6 +26,18 @@ def parse_size(text: str) -> int:
     if match is None:
         raise ConfigError(shown(text), "not a size", "give bytes, or write it like 4k or 1m")
     return int(match[1]) * _FACTORS[match[2] and match[2].lower()]
+
+
+def parse_bps(text: str) -> int:
+    """Return a rate such as "200M" or "200000000" in bytes a second; k, M and G are decimal.
+
+    Raises ConfigError for anything else.
+    """
+    match = _BPS.fullmatch(text)
+    if match is None:
+        mend = "give bytes a second, or write it like 200M or 1G"
+        raise ConfigError(shown(text), "not a rate in bytes", mend)
+    return int(match[1]) * _THOUSANDS[match[2]]
 
 
 def parse_duration(text: str) -> int:
@@ -56,6 +70,11 @@ def rate(count: float, unit: str = "") -> str:
 def iops(count: float) -> str:
     """Return a normalized rate: 4000 iops, 12.5k iops."""
     return f"{rate(count)} iops"
+
+
+def bytes_rate(count: float) -> str:
+    """Return a rate in bytes: 950 B/s, 200 MB/s."""
+    return rate(count, "B/s")
 
 
 def percent(ratio: float) -> str:

@@ -72,6 +72,9 @@ burst_seconds = 30
 weight = 50
 latency_target_ms = 5
 budget = "separate"
+limit_write = 15
+max_bytes = "20M"
+start_credit_seconds = 10
 
 [tenants.acme]
 reservation = 1000
@@ -160,7 +163,7 @@ def test_every_key_is_read_into_the_cores_types() -> None:
     assert found.classes == {
         **BUILTIN_CLASSES,
         "gold": gold,
-        "x.y-1": DrivePolicy(10, 20, 40, 30, 50, 5.0, True),
+        "x.y-1": DrivePolicy(10, 20, 40, 30, 50, 5.0, True, None, 15, 20_000_000, 10),
     }
     assert found.tenants == {"acme": TenantPolicy(1000, 9000, 300), "other": TenantPolicy()}
     assert found.vms == (
@@ -393,7 +396,8 @@ def toml(value: object) -> str:
 WORDS = st.sampled_from(
     "agent libvirt hook curve classes tenants vm socket state_dir tick_seconds log_level "
     "metrics_address metrics_web_config enabled uri strict read write gold acme reservation limit "
-    "burst burst_seconds weight latency_target_ms budget name tenant class drives vda".split()
+    "burst burst_seconds weight latency_target_ms budget limit_read limit_write max_bytes "
+    "start_credit_seconds name tenant class drives vda".split()
 )
 KEYS = WORDS | st.text(st.characters(codec="utf-8"), max_size=6)
 SCALARS = st.one_of(
@@ -431,9 +435,10 @@ def test_arbitrary_tables_raise_nothing_but_config_error(values: dict[str, Any])
 
 DRIVES = st.dictionaries(
     st.sampled_from(
-        "reservation limit burst burst_seconds weight latency_target_ms budget".split()
+        "reservation limit burst burst_seconds weight latency_target_ms budget limit_read"
+        " limit_write max_bytes start_credit_seconds".split()
     ),
-    st.integers(-1, 10_000) | st.floats() | st.sampled_from(["shared", "separate"]),
+    st.integers(-1, 10_000) | st.floats() | st.sampled_from(["shared", "separate", "3k"]),
 )
 
 
@@ -449,9 +454,14 @@ def test_what_is_accepted_holds_together(gold: dict[str, Any], drive: dict[str, 
         assert policy.limit is None or policy.limit >= max(policy.reservation, 1)
         assert policy.burst is None or (policy.limit is not None and policy.burst >= policy.limit)
         assert 1 <= policy.weight <= 10_000
+        for own in (policy.limit_read, policy.limit_write):
+            assert own is None or (policy.limit is not None and own <= policy.limit)
+            assert own is None or policy.separate_budgets
     for key, value in drive.items():
         if key == "budget":
             assert found.vms[0].policy.for_drive("vda").separate_budgets == (value == "separate")
+        elif value == "3k":
+            assert found.vms[0].policy.for_drive("vda").max_bytes == 3000
         else:
             assert getattr(found.vms[0].policy.for_drive("vda"), key) == value
 

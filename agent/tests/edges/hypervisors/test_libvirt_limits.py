@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pytest
 
+from iokeel.core.enforce.bounds import with_bounds
 from iokeel.core.enforce.pricing import exact_limits, fallback_of
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.curve import DEFAULT_MODEL
@@ -16,7 +17,7 @@ from iokeel.core.values.policy import DomainPolicy, DrivePolicy
 from iokeel.errors import ConnectionLost
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain
-from iokeel.hypervisors.libvirt.limits import LimitsInForce
+from iokeel.hypervisors.libvirt.limits import LimitsInForce, fallback_for
 from iokeel.hypervisors.source import DriveInfo, SourceNews, VmInfo
 from iokeel.libvirt_xml.domain import parse_domain, to_libvirt
 from testing.hypervisors.abilities import PATCHED
@@ -31,6 +32,29 @@ XML = """
 <devices><disk type='file' device='disk'><source file='/img'/><target dev='vda'/></disk>
 </devices></domain>
 """
+
+
+@pytest.mark.parametrize(
+    ("policy", "other"),
+    [
+        (DrivePolicy(limit=1000, max_bytes=9000), DrivePolicy(limit=1000, max_bytes=8000)),
+        (DrivePolicy(limit=1000, max_bytes=9000), DrivePolicy(limit=1000)),
+        (
+            DrivePolicy(limit=1000, limit_write=500, separate_budgets=True),
+            DrivePolicy(limit=1000, limit_write=400, separate_budgets=True),
+        ),
+    ],
+)
+def test_libvirt_is_told_a_fallback_with_other_bounds(
+    policy: DrivePolicy, other: DrivePolicy
+) -> None:
+    def limits(of: DrivePolicy) -> ThrottleLimits:
+        curve = exact_limits(DEFAULT_MODEL, 1000, separate=of.separate_budgets)
+        return with_bounds(curve, of, 1000, 1000)
+
+    first = fallback_for(limits(policy), None)
+    assert fallback_for(limits(policy), first) is first
+    assert fallback_for(limits(other), first) == fallback_for(limits(other), None) != first
 
 
 def exact(rate: int) -> ThrottleLimits:

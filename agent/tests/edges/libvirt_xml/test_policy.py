@@ -78,6 +78,32 @@ def test_a_policy_is_read_from_a_domain() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ('max-bytes="200M"', DrivePolicy(max_bytes=200_000_000)),
+        ('max-bytes="65536"', DrivePolicy(max_bytes=65536)),
+        ('max-bytes="1G" limit="9"', DrivePolicy(limit=9, max_bytes=10**9)),
+        (
+            'limit="500" limit-write="200"',
+            DrivePolicy(limit=500, limit_write=200, separate_budgets=True),
+        ),
+        (
+            'limit-read="500" limit-write="200"',
+            DrivePolicy(limit=500, limit_read=500, limit_write=200, separate_budgets=True),
+        ),
+        (
+            'limit="500" burst="900" start-credit-seconds="30"',
+            DrivePolicy(limit=500, burst=900, start_credit_seconds=30),
+        ),
+    ],
+)
+def test_bounds_beside_the_limit_are_read(attributes: str, expected: DrivePolicy) -> None:
+    policy = parse(f'<policy><drive target="vda" {attributes}/></policy>')
+    assert policy is not None
+    assert policy.for_drive("vda") == expected
+
+
 def test_a_policy_is_read_as_virsh_metadata_prints_it() -> None:
     xml = '<policy tenant="acme">\n  <drive target="vdb" limit="400"/>\n</policy>\n\n'
     assert parse(xml) == DomainPolicy({"vdb": DrivePolicy(limit=400)}, None, "acme")
@@ -173,7 +199,8 @@ MESSAGES = [
     (
         drive('qqq="5"'),
         "line 3: attribute 'qqq' is not known; known: budget, burst, burst-seconds, class, "
-        "latency-target-ms, limit, reservation, target, weight",
+        "latency-target-ms, limit, limit-read, limit-write, max-bytes, "
+        "reservation, start-credit-seconds, target, weight",
     ),
     ('<policy clas="gold"/>', "line 1: attribute 'clas' is not known; did you mean 'class'?"),
     (
@@ -248,6 +275,27 @@ MESSAGES = [
     (
         drive('budget="both"'),
         "line 3: budget is 'both', not known; give 'shared' or 'separate'",
+    ),
+    (
+        drive('max-bytes="200MB"'),
+        "line 3: max-bytes is '200MB', not a rate in bytes; write it like 200M or 200000000, in"
+        " bytes a second",
+    ),
+    (
+        drive('max-bytes="2000G"'),
+        "line 3, drive vda: max-bytes is 2000000000000; give 1 to 1000000000000, or leave it out",
+    ),
+    (
+        drive('limit="500" limit-write="600"'),
+        "line 3, drive vda: limit-write 600 is above limit 500; raise the limit or lower it",
+    ),
+    (
+        drive('limit-read="500"'),
+        "line 3, drive vda: limit-read without a limit; give a limit, or limit-write, too",
+    ),
+    (
+        drive('limit="500" limit-read="400" budget="shared"'),
+        "line 3, drive vda: limit-read with a shared budget; let the budget be separate",
     ),
     (
         '<policy limit="4k"/>',

@@ -230,6 +230,10 @@ def test_the_settings_give_a_policy_its_meaning(agent: Agent) -> None:
         "weight": 200,
         "latency_target_ms": None,
         "separate_budgets": False,
+        "limit_read_iops": None,
+        "limit_write_iops": None,
+        "max_bytes": None,
+        "start_credit_seconds": 0,
     }
 
 

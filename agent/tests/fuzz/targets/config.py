@@ -15,6 +15,7 @@ _WORDS = [
     *(b"hook strict curve read write classes reservation limit burst burst_seconds weight".split()),
     *(b"latency_target_ms budget shared separate tenants storage device path source".split()),
     *(b"drives capacity least_ratio most_ratio curve_read curve_write cgroup margin".split()),
+    *(b"limit_read limit_write max_bytes start_credit_seconds 200M".split()),
     *(b"vm", b"name"),
     *(b"[[vm]] [vm.drives.vda] [storage.a] [classes.gold] [tenants.acme] [agent]".split()),
     *(b"'''", b'"""', b"#", b"1e6", b"inf", b"nan", b"2020-01-01", b"[[4096, 1.0]]", b'"4k"'),

@@ -23,6 +23,7 @@ _WORDS = [
     *(b"iops_size cost_read cost_write split_size idle_credit_ms reservation limit burst".split()),
     *(b"drives default vm vda".split()),
     *(b"burst_seconds weight latency_target_ms separate_budgets [[4096,1.0]] true null".split()),
+    *(b"limit_read limit_write max_bytes start_credit_seconds".split()),
 ]
 
 

@@ -613,3 +613,29 @@ def test_a_rule_that_fits_no_more_and_one_that_leaves_alone_are_told() -> None:
     )
     said = by_rules('[[rules]]\nname = "free"\npolicy = "none"')
     assert said[:2] == ["The drive has no policy.", "Rule free leaves the guest alone."]
+
+
+def test_that_max_bytes_holds_a_drive_is_told() -> None:
+    policy = DrivePolicy(limit=50_000, max_bytes=200_000_000)
+    told = lines(after(policy, reads=(3100, 65536), seconds=8))
+    assert "The policy gives a limit of 50k iops, and max-bytes of 200 MB/s." in told
+    assert "Its max-bytes of 200 MB/s holds it." in told
+    assert "Binding now: max-bytes." in told
+    told = lines(after(policy, reads=(1000, 65536), seconds=8))
+    assert not any("holds it" in line for line in told)
+
+
+def test_a_drive_that_only_max_bytes_holds_is_told() -> None:
+    told = lines(after(DrivePolicy(max_bytes=200_000_000), reads=(3100, 65536)))
+    assert "The policy gives no limit, and max-bytes of 200 MB/s." in told
+    assert "Its max-bytes of 200 MB/s holds it." in told
+    assert "Last look: its policy sets no limit but that of its bytes." in told
+
+
+def test_that_a_limit_of_one_direction_holds_a_drive_is_told() -> None:
+    policy = DrivePolicy(limit=1000, limit_write=400, separate_budgets=True)
+    told = lines(after(policy, writes=(400, 4096)))
+    gives = "The policy gives a limit of 1000 iops; reads and writes each have a budget of their"
+    assert f"{gives} own, writes of 400 iops." in told
+    assert "Its limit-write of 400 iops holds it." in told
+    assert any(line.startswith("So it may do 1400 iops now, reads and writes") for line in told)

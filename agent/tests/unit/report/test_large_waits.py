@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from iokeel.config.settings import Config, StorageConfig, VmConfig
 from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve, CostModel
 from iokeel.core.values.policy import DomainPolicy, DrivePolicy, TenantPolicy, VmPolicy
@@ -13,6 +15,23 @@ from iokeel.report.promises import config_complaints, drive_complaints, waits_of
 from tests.unit.cli import reports
 
 LIMITS = {"vda": DrivePolicy(limit=1), "vdb": DrivePolicy(limit=300), "vdc": DrivePolicy()}
+
+
+def test_a_low_max_bytes_is_told_as_a_low_limit_is() -> None:
+    policy = DomainPolicy({"vda": DrivePolicy(limit=10_000, max_bytes=100_000)})
+    waits, complaints = waits_of(policy, ["vda"], Config(), {})
+    assert waits == {"vda": pytest.approx(10.48576)}
+    assert complaints == [
+        "at the max-bytes of vda, 100 kB/s, one request of 1 MiB waits 10.5 s, and all others"
+        " behind it; give 210 kB/s or more"
+    ]
+    lower = DrivePolicy(limit=10_000, limit_write=15, separate_budgets=True)
+    waits, complaints = waits_of(DomainPolicy({"vda": lower}), ["vda"], Config(), {})
+    assert waits == {"vda": pytest.approx(10)}
+    assert complaints == [
+        "at the limit of vda, 15, one request of 1 MiB waits 10 s, and all others behind it; give"
+        " 31 or more"
+    ]
 
 
 def test_each_limit_is_complained_of_by_its_own_name() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -74,14 +75,70 @@ def with_record(xml: str, record: str) -> str:
                 "iotune.size_iops_sec": "4096",
                 "iotune.total_bytes_sec": "1000000",
             },
-            {"limit": 500, "separate_budgets": False, "burst": 900, "burst_seconds": 60},
+            {
+                "limit": 500,
+                "separate_budgets": False,
+                "burst": 900,
+                "burst_seconds": 60,
+                "max_bytes": 1_000_000,
+            },
+        ),
+        (
+            {"iotune.read_iops_sec": "500", "iotune.write_iops_sec": "200"},
+            {
+                "limit": 500,
+                "separate_budgets": True,
+                "burst": None,
+                "limit_read": 500,
+                "limit_write": 200,
+            },
+        ),
+        (  # no direction bursts above what is sold, nor for longer
+            {
+                "iotune.read_iops_sec": "500",
+                "iotune.write_iops_sec": "200",
+                "iotune.read_iops_sec_max": "2000",
+                "iotune.write_iops_sec_max": "300",
+                "iotune.read_iops_sec_max_length": "60",
+                "iotune.write_iops_sec_max_length": "20",
+            },
+            {
+                "limit": 500,
+                "separate_budgets": True,
+                "burst": 750,
+                "burst_seconds": 20,
+                "limit_read": 500,
+                "limit_write": 200,
+            },
+        ),
+        (
+            {
+                "iotune.read_iops_sec": "300",
+                "iotune.write_iops_sec": "300",
+                "iotune.read_iops_sec_max": "900",
+            },
+            {"limit": 300, "separate_budgets": True, "burst": None},
+        ),
+        ({"iotune.total_bytes_sec": "500"}, {"max_bytes": 500, "separate_budgets": False}),
+        (
+            {"iotune.read_bytes_sec": "500", "iotune.write_bytes_sec": "300"},
+            {"max_bytes": 300},
+        ),
+        (  # for reads and writes each
+            {
+                "iotune.read_iops_sec": "300",
+                "iotune.write_iops_sec": "300",
+                "iotune.total_bytes_sec": "500",
+            },
+            {"limit": 300, "separate_budgets": True, "burst": None, "max_bytes": 250},
         ),
         (
             {"iotune.total_iops_sec": "500", "iotune.total_iops_sec_max": "900"},
             {"limit": 500, "separate_budgets": False, "burst": 900, "burst_seconds": 1},
         ),
         ({f"{QUOTA}total_iops_sec": "70"}, {"limit": 70, "separate_budgets": False, "burst": None}),
-        ({f"{QUOTA}total_bytes_sec": "70"}, {}),
+        ({f"{QUOTA}total_bytes_sec": "70"}, {"max_bytes": 70, "separate_budgets": False}),
+        ({f"{QUOTA}total_bytes_sec": "much"}, {}),
         ({f"{QUOTA}total_iops_sec": "much"}, {}),
         (
             {f"{QUOTA}total_iops_sec": "9" * 30},
@@ -103,19 +160,17 @@ def test_a_figure_that_is_sold_counts_as_normalized(
     assert sold(facts, "here") == given
 
 
-@pytest.mark.parametrize(("write", "said"), [("200", "200"), ("0", "any")])
-def test_different_figures_for_reads_and_writes_are_no_policys(write: str, said: str) -> None:
-    facts = {"iotune.read_iops_sec": "300", "iotune.write_iops_sec": write}
+def test_a_figure_for_reads_alone_is_no_policys() -> None:
+    facts = {"iotune.read_iops_sec": "300", "iotune.write_iops_sec": "0"}
     with pytest.raises(PolicyError) as caught:
         sold(facts, "here")
     assert str(caught.value) == (
-        f"here: the platform sells 300 reads and {said} writes a second; give it a limit in the"
-        " rule; a policy has one figure for both"
+        "here: the platform sells 300 reads and any writes a second; give it a limit in the rule"
     )
 
 
-def policy(xml: str, facts: Facts | None = None) -> DomainPolicy | None:
-    config = parse(SOLD.encode(), "agent.toml")
+def policy(xml: str, facts: Facts | None = None, rules: str = SOLD) -> DomainPolicy | None:
+    config = parse(rules.encode(), "agent.toml")
     facts = facts or read(xml)
     fit = config.rules.fit(facts, config.classes, "x")
     return compose(None, fit, parse_domain(xml).targets, config.classes).policy
@@ -129,6 +184,37 @@ def test_a_drive_that_nothing_is_sold_for_has_what_the_next_rule_gives() -> None
     assert found is not None
     assert found.for_drive("vda") == DrivePolicy(limit=500, weight=50)
     assert found.for_drive("vdb") == found.default
+
+
+def test_bytes_that_are_sold_hold_beside_the_limit_of_the_next_rule() -> None:
+    xml = platforms.domain("db1", disks=disk("<total_bytes_sec>500</total_bytes_sec>"))
+    found = policy(xml)
+    assert found is not None
+    bronze = DrivePolicy(limit=1000, burst=2000, weight=50)
+    assert found.for_drive("vda") == replace(bronze, max_bytes=500)
+    # They are for reads and writes together, so a class with separate budgets doesn't have them.
+    apart = SOLD + '[classes.bronze]\nlimit = 1000\nbudget = "separate"\nlimit_write = 300\n'
+    found = policy(xml, rules=apart)
+    assert found is not None
+    assert found.for_drive("vda") == DrivePolicy(limit=300, max_bytes=500)
+
+
+def test_a_rules_own_max_bytes_comes_before_what_is_sold() -> None:
+    iotune = "<total_iops_sec>700</total_iops_sec><total_bytes_sec>500</total_bytes_sec>"
+    rules = SOLD.replace('burst = "platform"', 'burst = "platform"\nmax_bytes = "300M"')
+    found = policy(platforms.domain("db1", disks=disk(iotune)), rules=rules)
+    assert found is not None
+    assert found.for_drive("vda") == DrivePolicy(limit=700, max_bytes=300_000_000, weight=50)
+
+
+def test_a_limit_of_a_rule_before_brings_down_those_of_one_direction() -> None:
+    iotune = "<read_iops_sec>700</read_iops_sec><write_iops_sec>300</write_iops_sec>"
+    rules = '[[rules]]\nname = "a"\n[[rules.drives]]\nlimit = 200\n' + SOLD
+    found = policy(platforms.domain("db1", disks=disk(iotune)), rules=rules)
+    assert found is not None
+    assert found.for_drive("vda") == DrivePolicy(
+        limit=200, limit_read=200, limit_write=200, separate_budgets=True, weight=50
+    )
 
 
 def test_with_a_record_iotune_is_ours_and_the_record_is_the_platforms() -> None:
@@ -216,8 +302,9 @@ def test_a_drive_follows_its_platform_unless_something_before_gives_its_limit(
     assert follows_platform(known, "vda") == follows
 
 
-def test_a_drive_with_a_quota_of_its_flavor_follows_that() -> None:
+@pytest.mark.parametrize("figure", ["total_iops_sec", "read_bytes_sec"])
+def test_a_drive_with_a_quota_of_its_flavor_follows_that(figure: str) -> None:
     config = parse(SOLD.encode(), "agent.toml")
-    facts = Facts({f"{QUOTA}total_iops_sec": "70"}, {"vda": {"target": "vda", "iotune": "no"}})
+    facts = Facts({f"{QUOTA}{figure}": "70"}, {"vda": {"target": "vda", "iotune": "no"}})
     fit = config.rules.fit(facts, config.classes, "x")
     assert not follows_platform(ByRules(facts, fit), "vda")

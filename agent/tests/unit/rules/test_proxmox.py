@@ -81,6 +81,7 @@ def test_drives_have_their_storage_their_size_and_what_is_sold() -> None:
     }
     assert sold(drives["scsi0"], "x") == {
         "limit": 700, "separate_budgets": False, "burst": 1400, "burst_seconds": 30,
+        "max_bytes": 2621440,
     }  # fmt: skip
     assert sold(drives["virtio1"], "x") == {"limit": 300, "separate_budgets": True, "burst": None}
     assert drives["virtio1"]["size_gb"] == "1024"

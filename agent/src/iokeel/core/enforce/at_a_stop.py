@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from math import floor, inf
 
 from iokeel.core.correct.headroom import split_size_of
+from iokeel.core.enforce.bounds import bytes_alone
 from iokeel.core.enforce.envelope import OVERSHOOT_RATIO
 from iokeel.core.enforce.in_force import rate_in_force
 from iokeel.core.enforce.pricing import static_limits
@@ -111,7 +112,8 @@ def _limits(state: State, known: DriveState, part: float) -> ThrottleLimits | No
         rates.append(known.each_of(share.most))
     rate = max(1.0, min(rates))
     if rate == inf:
-        return None
+        alone = bytes_alone(policy)
+        return None if alone.unlimited else alone
     split_size = split_size_of(policy, known.abilities, model, storage)
     return static_limits(known.abilities, policy, model, split_size, rate)
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.curve import LARGEST_REQUEST_BYTES, CostCurve, CostModel
 from iokeel.core.values.policy import MOST_WEIGHT
-from iokeel.core.values.state import DriveState, State
+from iokeel.core.values.state import DriveState, State, Verdict
 
 # If a device takes a request in parts, each part is counted. Hardly any device takes less than this
 # at once (queue/max_sectors_kb).
@@ -178,7 +178,8 @@ def vm_orders(
 
 def _waits_for_its_rate(known: DriveState) -> bool:
     """Whether an earlier agent has limited a drive, and this one hasn't looked at it yet."""
-    return known.is_held and known.pricing.rate is None
+    has_none = known.finding.verdict is Verdict.BYTES
+    return known.is_held and known.pricing.rate is None and not has_none
 
 
 def _limits(state: State, drives: Sequence[DriveState], margin: float, added: Io) -> IoMax:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from iokeel.core.enforce import pricing
+from iokeel.core.enforce.bounds import bytes_alone, with_bounds
 from iokeel.core.enforce.in_flight import is_off, needs_times, with_aids
 from iokeel.core.enforce.in_force import rate_in_force
 from iokeel.core.enforce.pricing import may_be_fallback
@@ -12,7 +13,7 @@ from iokeel.core.measure.burst import with_burst
 from iokeel.core.values.curve import CostModel
 from iokeel.core.values.limits import UNLIMITED, ThrottleLimits
 from iokeel.core.values.observation import DriveSeen, Reason
-from iokeel.core.values.policy import UNKNOWN
+from iokeel.core.values.policy import UNKNOWN, DrivePolicy
 from iokeel.core.values.state import (
     NEW,
     NOT_DIVIDED,
@@ -56,6 +57,8 @@ def look(
     kept = _left_alone(before, known, share, seen, allowed, model)
     if kept is not None:
         return kept, None
+    if policy is not None and allowed is None and policy.max_bytes is not None:
+        return _hold_bytes(before, known, seen, policy, storage, now_ns)
     if policy is None or allowed is None:
         timed = policy is not None and needs_times(known, storage)
         return _release(before, known, seen, timed=timed)
@@ -74,6 +77,9 @@ def look(
     _, credit_s, most_s = burst.carried(known, policy, allowed)
     credit_s = burst.carried_on(known, credit_s, most_s, seen.in_force)
     limits = with_burst(priced.base, allowed / priced.base_rate, credit_s)
+    if policy.has_bounds:
+        burst_open = known.credit.open
+        limits = with_bounds(limits, policy, priced.base_rate, allowed, burst=burst_open)
     limits = with_aids(limits, known, storage, model, allowed)
     if limits == known.sent.limits and reason not in _SENT_AGAIN:
         reason = _not_carried_out(known, seen) or reason
@@ -81,6 +87,27 @@ def look(
     if is_new:
         finding = finding._replace(suspect=0)
     after = _looked_at(known, divided, finding)._replace(pricing=priced, sent=record)
+    return after, (limits, reason) if is_new else None
+
+
+def _hold_bytes(
+    before: DriveState,
+    known: DriveState,
+    seen: DriveSeen,
+    policy: DrivePolicy,
+    storage: StorageState | None,
+    now_ns: int,
+) -> tuple[DriveState, tuple[ThrottleLimits, Reason] | None]:
+    """Hold a drive that has no limit to its max_bytes."""
+    limits = bytes_alone(policy)._replace(latency=needs_times(known, storage))
+    sent, reason = known.sent, Reason.POLICY
+    if limits == sent.limits:
+        sent = sent._replace(reason=reason) if sent.reason is Reason.RELEASED else sent
+        reason = _not_carried_out(known, seen) or reason
+    record, is_new = _sent(sent, limits, seen, reason, 0.0, now_ns)
+    if sent.limits is None and record.found is None:  # they were in force already: the platform's
+        record = record._replace(found=before_ours(seen))
+    after = _bare(known, Finding(Verdict.BYTES))._replace(sent=record)
     return after, (limits, reason) if is_new else None
 
 
@@ -101,7 +128,8 @@ def _left_alone(
     if known.policy is None:
         return None
     if share is NOT_DIVIDED:
-        if known.sent.limits is not None or allowed is None:
+        bounded = allowed is not None or known.policy.max_bytes is not None
+        if known.sent.limits is not None or not bounded:
             return known._replace(abilities=before.abilities, finding=Finding(Verdict.NOT_DIVIDED))
         share = None  # the own limit of a new drive, or of its VM, needn't wait for a division
     if allowed is None:
@@ -287,20 +315,7 @@ def _release(
 
     timed: its QEMU is to time it by the throttle group, though nothing holds it.
     """
-    finding = Finding(Verdict.NO_POLICY if known.policy is None else Verdict.NO_LIMIT)
-    kept = known.measured
-    bare = DriveState(
-        policy=known.policy,
-        storage=known.storage,
-        tenant=known.tenant,
-        abilities=known.abilities,
-        measured=Measured(kept.counters, kept.rates, kept.rate, kept.mix, read_rate=kept.read_rate),
-        demand=known.demand._replace(backlogged=False, backlogged_ns=0),
-        share=None,
-        finding=finding,
-        sent=Sent(retunes=known.sent.retunes, overwritten=known.sent.overwritten),
-        vm=known.vm,
-    )
+    bare = _bare(known, Finding(Verdict.NO_POLICY if known.policy is None else Verdict.NO_LIMIT))
     sent, in_force = known.sent, seen.in_force
     # A record follows its platform, but it doesn't follow a move to another group.
     found = (None if seen.group else seen.found) or sent.found or seen.found or UNLIMITED
@@ -327,6 +342,23 @@ def _release(
         )
     )
     return released, (back, Reason.RELEASED)
+
+
+def _bare(known: DriveState, finding: Finding) -> DriveState:
+    """Return the state of a drive that no rate is held to, without its orders."""
+    kept = known.measured
+    return DriveState(
+        policy=known.policy,
+        storage=known.storage,
+        tenant=known.tenant,
+        abilities=known.abilities,
+        measured=Measured(kept.counters, kept.rates, kept.rate, kept.mix, read_rate=kept.read_rate),
+        demand=known.demand._replace(backlogged=False, backlogged_ns=0),
+        share=None,
+        finding=finding,
+        sent=Sent(retunes=known.sent.retunes, overwritten=known.sent.overwritten),
+        vm=known.vm,
+    )
 
 
 def is_ours(in_force: ThrottleLimits | None, sent: Sent) -> bool:

@@ -8,6 +8,7 @@ which.
 
 from __future__ import annotations
 
+from iokeel.core.enforce.bounds import at_most, with_bounds, with_part
 from iokeel.core.enforce.envelope import limits_for, limits_for_any_size, scaled, whole
 from iokeel.core.enforce.retune import in_halves, judge
 from iokeel.core.measure.burst import carried
@@ -28,6 +29,8 @@ FALLBACK_LEAST_RATIO = 0.5
 # made for the drive's own rate then, and not for half of it.
 _UNIT_RATE = 1_000_000.0
 _FEW_RAW_IOPS = 20
+#: The averages of ThrottleLimits that bound bytes.
+BYTES = ("bps_total", "bps_read", "bps_write")
 _EXACT, _ANY_QEMU = Finding(Verdict.EXACT), Finding(Verdict.ANY_QEMU)
 
 
@@ -60,9 +63,9 @@ def reason_to_replace(
     return Reason.SPLIT if base.split_size != split_size else None
 
 
-def rate_of(exact: ThrottleLimits) -> int:
-    """Return the normalized rate of limits with a curve; of separate budgets, that of each."""
-    return exact.iops_total or exact.iops_read or 1
+def _rate_of(exact: ThrottleLimits) -> int:
+    """Return the normalized rate of limits with a curve; of separate budgets, the larger one's."""
+    return exact.iops_total or max(exact.iops_read or 1, exact.iops_write or 1)
 
 
 def fallback_of(exact: ThrottleLimits, ratio: float = 1.0) -> ThrottleLimits:
@@ -73,7 +76,12 @@ def fallback_of(exact: ThrottleLimits, ratio: float = 1.0) -> ThrottleLimits:
     assert exact.cost_read is not None
     assert exact.cost_write is not None
     model, separate = CostModel(exact.cost_read, exact.cost_write), exact.iops_total is None
-    return limits_for_any_size(model, ratio * rate_of(exact), separate=separate)
+    rate = _rate_of(exact)
+    limits = limits_for_any_size(model, ratio * rate, separate=separate)
+    for way in ("read", "write") if separate else ():
+        limits = with_part(limits, way, (getattr(exact, f"iops_{way}") or rate) / rate)
+    bytes_each = {name: bps for name in BYTES if (bps := getattr(exact, name))}
+    return at_most(limits, bytes_each) if bytes_each else limits
 
 
 def may_be_fallback(limits: ThrottleLimits, exact: ThrottleLimits) -> bool:
@@ -161,8 +169,10 @@ def static_limits(
     """
     separate = policy.separate_budgets
     if abilities is not None and abilities.cost_curve:
-        return exact_limits(model, limit, separate=separate, split_size=split_size)
-    return limits_for_any_size(model, limit, separate=separate)
+        limits = exact_limits(model, limit, separate=separate, split_size=split_size)
+    else:
+        limits = limits_for_any_size(model, limit, separate=separate)
+    return with_bounds(limits, policy, limit, limit) if policy.has_bounds else limits
 
 
 def _mix_for(known: DriveState, model: CostModel, reason: Reason) -> Mix | None:

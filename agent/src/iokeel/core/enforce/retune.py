@@ -220,7 +220,18 @@ def _error(
     if not policy.separate_budgets:
         return _budget_error(base, rate, held, mix, mix_rate)
     halves = (Mix(mix.read, NO_FLOW), Mix(NO_FLOW, mix.write))
-    errors = (_budget_error(base, rate, held, half, mix_cost(model, half)) for half in halves)
+    # `base` has the same for both: a lower limit of one of them is put in later (bounds.py).
+    own = (policy.limit_read, policy.limit_write)
+    errors = (
+        _budget_error(
+            base,
+            rate,
+            held if each is None else held * min(1.0, each / rate),
+            half,
+            mix_cost(model, half),
+        )
+        for half, each in zip(halves, own, strict=True)
+    )
     return max((error for error in errors if error is not None), key=abs, default=None)
 
 

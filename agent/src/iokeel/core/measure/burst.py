@@ -16,15 +16,21 @@ While it is spent, they go on to carry what they did.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from math import inf
+
 from iokeel.core.measure.demand import BAND_RATIO, FULL_RATIO, Use
-from iokeel.core.values.counters import NS_PER_S
+from iokeel.core.values.counters import NS_PER_S, DriveId
 from iokeel.core.values.limits import AVERAGES, MOST, ThrottleLimits
-from iokeel.core.values.policy import DrivePolicy, VmPolicy
+from iokeel.core.values.policy import MOST_BURST_SECONDS, DrivePolicy, VmPolicy
 from iokeel.core.values.state import Credit, DriveState, Pricing
 
 # The burst opens again once this much is saved, so that each opening (two changes of limits, each
 # a tenth of a second for nothing) serves some seconds.
 REOPEN_S = 5.0
+#: How many times as long as its credit a drive waits until it may begin with that again. So boots
+#: alone let it burst for a tenth of the time.
+START_REST = 10
 # Credit that has grown by less is not worth new limits.
 GROWN_RATIO = 1.5
 # QEMU doesn't hold a burst of 1 s to its rate.
@@ -124,6 +130,32 @@ def carried_on(
     if last is None or last != in_force or not (last.iops_total_max or last.iops_read_max):
         return credit_s
     return max(credit_s, min(known.sent.credit_s, most_s))
+
+
+def with_start_credit(
+    drives: Mapping[DriveId, DriveState],
+    booted: Collection[str],
+    started: Mapping[DriveId, int],
+    now_ns: int,
+) -> tuple[dict[DriveId, DriveState], dict[DriveId, int]]:
+    """Return drives with the credit that they begin with, and when each has begun with some.
+
+    booted: VMs whose guests have just booted. started: when drives have before. To boot again and
+    again earns nothing: a drive has it again once START_REST times as long has passed.
+    """
+    after, last = dict(drives), dict(started)
+    for drive, known in drives.items():
+        policy = known.policy
+        if drive.domain not in booted or policy is None or not policy.start_credit_seconds:
+            continue
+        seconds = float(policy.start_credit_seconds)
+        if now_ns - last.get(drive, -inf) < START_REST * seconds * NS_PER_S:
+            continue
+        credit = credit_after(Credit(seconds), policy, None, 0.0)
+        if credit.seconds > known.credit.seconds:
+            after[drive], last[drive] = known._replace(credit=credit), now_ns
+    longest_ns = START_REST * MOST_BURST_SECONDS * NS_PER_S
+    return after, {drive: at_ns for drive, at_ns in last.items() if now_ns - at_ns < longest_ns}
 
 
 def has_grown(before: DriveState, known: DriveState, policy: DrivePolicy, now_ns: int) -> bool:

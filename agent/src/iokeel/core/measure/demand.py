@@ -16,6 +16,7 @@ from typing import NamedTuple
 from iokeel.core.values.counters import Rates, Throttled
 from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.mix import bounds_on
+from iokeel.core.values.policy import DrivePolicy
 from iokeel.core.values.state import Demand, DriveState, Measured
 
 #: A drive at its limit measures a few percent to either side of it. So a bound counts as full from
@@ -44,12 +45,14 @@ class Use(NamedTuple):
     """The use of a drive's limits in an interval.
 
     full: a bound was used up. bursting: the drive did more than its limits without their burst.
-    held: its limits, or their burst, held it.
+    held: its limits, or their burst, held it. beside: a bound of its policy's beside the limit was
+    used up (enforce/bounds.py). It wants no more than it did then.
     """
 
     full: bool = False
     bursting: bool = False
     held: bool = False
+    beside: bool = False
 
 
 NO_USE = Use()
@@ -79,15 +82,48 @@ def use_of(
 
 
 def full_bounds(known: DriveState) -> list[str]:
-    """Return the fields of the limits in force that the last interval used up."""
+    """Return the fields of the limits in force that the last interval used up.
+
+    Or the attributes of the policy's bounds beside the limit.
+    """
     limits, did = known.sent.limits, known.measured.rates
     if limits is None or did is None:
         return []
+    policy, base = known.policy, known.pricing.base
+    if policy is not None and policy.has_bounds:
+        abilities = known.abilities
+        charged = known.measured.budget_rate if abilities and abilities.cost_curve else None
+        full = [] if base is None else _full(base, did, charged, FULL_RATIO)
+        return [*full, *full_beside(limits, base, policy, did, charged)]
     if did.throttled is not None:
         return _waited_for(limits, did.throttled, known.demand.held_s)
     abilities = known.abilities
     charged = known.measured.budget_rate if abilities is not None and abilities.cost_curve else None
     return _full(limits, did, charged, FULL_RATIO)
+
+
+def full_beside(
+    limits: ThrottleLimits,
+    base: ThrottleLimits | None,
+    policy: DrivePolicy,
+    did: Rates,
+    charged: float | None,
+    ratio: float = FULL_RATIO,
+) -> list[str]:
+    """Return the attributes of a policy's bounds beside the limit that an interval used up.
+
+    limits: those in force. base: the same without these bounds; None without a limit. charged,
+    ratio: as for `_full`.
+    """
+    inner = [] if base is None else _full(base, did, charged, ratio)
+    found = dict[str, None]()
+    for field in _full(limits, did, charged, ratio):
+        if field in inner:
+            continue
+        most, unit, way = policy.max_bytes, *field.split("_")
+        is_bytes = most and unit == "bps" and getattr(limits, field) in (most, max(1, most // 2))
+        found["max-bytes" if is_bytes else f"limit-{way}"] = None
+    return [*found]
 
 
 def _waited_for(limits: ThrottleLimits, did: Throttled, most_s: float) -> list[str]:
@@ -119,6 +155,8 @@ def _full(limits: ThrottleLimits, did: Rates, charged: float | None, ratio: floa
         if most_iops:
             if charged is not None:
                 requests = charged
+                if way != "total" and did.throttled is not None:
+                    requests = did.throttled.rate_of(write=way == "write")
             elif limits.iops_size:
                 requests = max(requests, bps / limits.iops_size)
             if requests >= ratio * most_iops:
@@ -183,7 +221,7 @@ def _held(
     did, rate = measured.rates, measured.budget_rate
     assert did is not None
     if did.throttled is None:
-        return (did.elapsed_s if use.full else 0.0), 0.0
+        return (did.elapsed_s if use.full or use.beside else 0.0), 0.0
     most_s, left = inf, 0.0
     if paid_rate and rate is not None:
         charges = unpaid + rate * did.elapsed_s

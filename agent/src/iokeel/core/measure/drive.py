@@ -62,7 +62,7 @@ def measure(
     else:
         read_rate = flow_cost(model.read, did.read)
         rate = read_rate + flow_cost(model.write, did.write)
-    budget_rate = _larger_rate(did, model, charged) if separate else rate
+    budget_rate = larger_rate(did, model, charged=charged) if separate else rate
     raw_iops, bps = did.read.raw_iops + did.write.raw_iops, did.read.bps + did.write.bps
     if not (bps and raw_iops):  # requests without data, or parts of one, have no size
         idle_ns = before.idle_ns or last.at_ns + _owed_ns(before, limit)
@@ -137,8 +137,17 @@ def operations(measured: Measured, *, charged: bool) -> tuple[float, float]:
     return read_rate * elapsed_s, max(0.0, rate - read_rate) * elapsed_s
 
 
-def _larger_rate(did: Rates, model: CostModel, charged: bool) -> float:
-    """Return the normalized rate of reads or of writes, whichever is more."""
+def larger_rate(
+    did: Rates, model: CostModel, parts: tuple[float, float] = (1.0, 1.0), *, charged: bool
+) -> float:
+    """Return the normalized rate of reads or of writes, whichever is more.
+
+    parts: what reads and writes may have of a limit, by which their rates are divided. charged: as
+    for `measure`.
+    """
+    read, write = parts
     if charged and did.throttled is not None:
-        return max(did.throttled.rate_of(write=False), did.throttled.rate_of(write=True))
-    return max(flow_cost(model.read, did.read), flow_cost(model.write, did.write))
+        reads, writes = did.throttled.rate_of(write=False), did.throttled.rate_of(write=True)
+    else:
+        reads, writes = flow_cost(model.read, did.read), flow_cost(model.write, did.write)
+    return max(reads / read, writes / write)

@@ -279,13 +279,18 @@ def is_one_size(mean_size_bytes: float, seen_bytes: Sequence[float]) -> bool:
     )
 
 
-def large_wait_s(model: CostModel, *limits: int | None) -> float | None:
+def large_wait_s(
+    model: CostModel, *limits: int | None, max_bytes: int | None = None
+) -> float | None:
     """Return the time that one request of 1 MiB takes at the lowest of some limits, in seconds.
 
-    The dearer one of a read and a write counts. None if there is no limit.
+    The dearer one of a read and a write counts. max_bytes: the most bytes a second; None for no
+    such bound. None if there is no limit.
     """
-    given = [limit for limit in limits if limit is not None]
-    return _cost(model) / min(given) if given else None
+    waits = [_cost(model) / limit for limit in limits if limit is not None]
+    if max_bytes is not None:
+        waits.append(LARGE_BYTES / max_bytes)
+    return max(waits, default=None)
 
 
 def least_limit(model: CostModel) -> int:

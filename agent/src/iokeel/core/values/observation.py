@@ -66,7 +66,8 @@ class Observation:
     limit there keeps what it has, and nothing is raised. granted_storages: the same of the
     storages that the fleet shares; None is without a limit. levels: what tenants' drives get on
     these on all hosts together, if they don't get all that they demand. restarted: VMs with another
-    QEMU than at the last look, whose drives are new ones.
+    QEMU than at the last look, whose drives are new ones. booted: VMs whose guests have just
+    booted, and haven't only come here or been restored.
     """
 
     drives: Mapping[DriveId, DriveSeen]
@@ -79,6 +80,7 @@ class Observation:
     granted_storages: Mapping[StorageId, int | None] = field(default_factory=dict)
     levels: Mapping[StorageId, Mapping[str, TenantLevel]] = field(default_factory=dict)
     restarted: Collection[str] = ()
+    booted: Collection[str] = ()
 
 
 class Reason(Enum):

@@ -14,7 +14,8 @@ MOST_IOPS = 100_000_000
 MOST_WEIGHT = 10_000
 MOST_BURST_SECONDS = 3_600
 MOST_LATENCY_MS = 60_000
-LEAST_JOB_BPS, MOST_JOB_BPS = 1 << 16, 10**12
+MOST_BPS = 10**12
+LEAST_JOB_BPS, MOST_JOB_BPS = 1 << 16, MOST_BPS
 #: What is done by a policy: its promises are kept, or the law only says what it would do.
 ENFORCE, OBSERVE = "enforce", "observe"
 #: Stands for a rate without an end, in whole numbers: up to it each of them is exact as a float.
@@ -29,7 +30,10 @@ class DrivePolicy:
     highest rate (None: no limit). burst: its highest rate while it has credit (None: the limit).
     burst_seconds: the most credit it can save. weight: its part of the capacity that reservations
     leave. latency_target_ms: the mean latency above which it suffers (None: none).
-    separate_budgets: reads and writes have a budget of `limit` each.
+    separate_budgets: reads and writes have a budget of `limit` each. limit_read, limit_write: a
+    lower limit of one of these budgets. max_bytes: the most bytes a second, for each budget, beside
+    all that; no burst exceeds it (None: no bound). start_credit_seconds: the credit that it has
+    when its guest boots, no more than burst_seconds.
     """
 
     reservation: int = 0
@@ -39,6 +43,22 @@ class DrivePolicy:
     weight: int = 100
     latency_target_ms: float | None = None
     separate_budgets: bool = False
+    limit_read: int | None = None
+    limit_write: int | None = None
+    max_bytes: int | None = None
+    start_credit_seconds: int = 0
+
+    @property
+    def has_bounds(self) -> bool:
+        """Whether it has bounds beside the limit, or below it in one direction."""
+        one_way = self.limit_read is not None or self.limit_write is not None
+        return one_way or self.max_bytes is not None
+
+    @property
+    def parts(self) -> tuple[float, float]:
+        """The parts of the limit that reads and writes may have, at most 1."""
+        limit = self.limit or 1
+        return (self.limit_read or limit) / limit, (self.limit_write or limit) / limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +240,13 @@ FIGURES: Mapping[str, Figure] = {
     "burst_seconds": Figure(0, MOST_BURST_SECONDS, "s", "credit"),
     "weight": Figure(1, MOST_WEIGHT, "", "weight"),
     "latency_target_ms": Figure(0.001, MOST_LATENCY_MS, "ms", "latency target"),
+    "limit_read": Figure(1, MOST_IOPS, "iops", "limit of reads"),
+    "limit_write": Figure(1, MOST_IOPS, "iops", "limit of writes"),
+    "max_bytes": Figure(1, MOST_BPS, "B/s", "max bytes"),
+    "start_credit_seconds": Figure(0, MOST_BURST_SECONDS, "s", "start credit"),
 }
+#: Lower limits of one direction.
+ONE_WAY = ("limit_read", "limit_write")
 
 
 def _xml(field: str) -> str:
@@ -250,6 +276,8 @@ def checked(
             f"limit {policy.limit} is below reservation {policy.reservation}",
             "raise the limit or lower the reservation",
         )
+    if isinstance(policy, DrivePolicy):
+        _check_one_way(policy, where, spelt)
     if isinstance(policy, TenantPolicy) or policy.burst is None:
         return
     if policy.limit is None:
@@ -262,6 +290,37 @@ def checked(
         )
 
 
+def _check_one_way(policy: DrivePolicy, where: str, spelt: Callable[[str], str]) -> None:
+    """Raise PolicyError if a lower limit of one direction doesn't fit the limit or the budgets."""
+    for name in ONE_WAY:
+        own = getattr(policy, name)
+        if own is None:
+            continue
+        if policy.limit is None:
+            other = next(spelt(each) for each in ONE_WAY if each != name)
+            what, mend = f"{spelt(name)} without a limit", f"give a limit, or {other}, too"
+        elif own > policy.limit:
+            what = f"{spelt(name)} {own} is above limit {policy.limit}"
+            mend = "raise the limit or lower it"
+        elif not policy.separate_budgets:
+            what, mend = f"{spelt(name)} with a shared budget", "let the budget be separate"
+        else:
+            continue
+        raise PolicyError(where, what, mend)
+
+
+def with_implied(given: Mapping[str, object]) -> dict[str, object]:
+    """Return what is given of a drive, with what lower limits of one direction imply.
+
+    They are of budgets of their own. Both together need no limit: it is the larger one.
+    """
+    own = [value for name in ONE_WAY if isinstance(value := given.get(name), int)]
+    implied: dict[str, object] = {"separate_budgets": True} if own else {}
+    if len(own) == len(ONE_WAY):
+        implied["limit"] = max(own)
+    return implied | dict(given)
+
+
 def override(
     base: DrivePolicy,
     given: Mapping[str, object],
@@ -271,9 +330,19 @@ def override(
     """Return a class's policy with a drive's own attributes put over it, checked.
 
     given: fields of DrivePolicy by name, already of the right types. A limit above the class's
-    burst takes that burst with it unless the drive has a burst of its own.
+    burst takes that burst with it unless the drive has a burst of its own. A lower limit of one
+    direction that the class has goes down with the limit. It is that of a shared budget.
     """
     policy = replace(base, **given)  # type: ignore[arg-type]
+    for name in ONE_WAY:
+        own, limit = getattr(policy, name), policy.limit
+        if name in given or own is None or limit is None:
+            continue
+        if policy.separate_budgets:
+            policy = replace(policy, **{name: min(own, limit)})
+        else:
+            limit = limit if "limit" in given else min(own, limit)
+            policy = replace(policy, **{name: None, "limit": limit})  # type: ignore[arg-type]
     if (
         "burst" not in given
         and policy.burst is not None

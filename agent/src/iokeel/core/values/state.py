@@ -30,6 +30,7 @@ class Verdict(Enum):
     NOT_DIVIDED = "its share is not known yet, so its limits stay as they are"
     QEMU_UNKNOWN = "its QEMU hasn't told whether it has cost curves, so its limits stay as they are"
     NO_LIMIT = "its policy sets no limit"
+    BYTES = "its policy sets no limit but that of its bytes"
     UNKNOWN = "its rates are not known yet"
     IDLE = "it is idle"
     UNBOUND = "it stays below its limits, so they needn't fit"
@@ -506,7 +507,8 @@ class State:
     LOOK_AGAIN_S from now (enforce/retune.py). failures: errors of the law itself in the last
     decision, by the drive or storage that was set aside for it; under None, one of the division
     whatever is set aside. settled: the drives that needn't be looked at again. seen: the drives as
-    the last look at each saw them.
+    the last look at each saw them. started: when drives began with credit because their guests had
+    booted (measure/burst.py).
     """
 
     model: CostModel = DEFAULT_MODEL
@@ -517,3 +519,4 @@ class State:
     failures: Mapping[DriveId | str | None, Exception] = field(default_factory=dict)
     settled: Mapping[DriveId, Settled] = field(default_factory=dict)
     seen: Mapping[DriveId, DriveSeen] = field(default_factory=dict)
+    started: Mapping[DriveId, int] = field(default_factory=dict)

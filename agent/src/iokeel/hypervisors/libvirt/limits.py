@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import libvirt
 
-from iokeel.core.enforce.pricing import FALLBACK_LEAST_RATIO, fallback_of, rate_of
+from iokeel.core.enforce.pricing import BYTES, FALLBACK_LEAST_RATIO, fallback_of
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import UNLIMITED, Abilities, ThrottleLimits
 from iokeel.core.values.policy import ToldPolicy
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 _UNREAD = b""
 # Before the names of the limits in a TUNABLE event.
 _TUNABLE = "blkdeviotune."
+_RATES = ("iops_total", "iops_read", "iops_write")
 _ALL_LIMITS = frozenset(LIBVIRT_NAMES.values())
 # As long as a tick's sample: a QEMU that hangs is found by that.
 _TIMEOUT_S = 1.0
@@ -62,12 +63,13 @@ def fallback_for(exact: ThrottleLimits, before: Fallback | None) -> Fallback:
 
 def _is_good(before: ThrottleLimits, exact: ThrottleLimits) -> bool:
     """Return whether a fallback that was made for other limits is good for these, too."""
-    alike, rate = _shape(before) == _shape(exact), rate_of(exact)
-    return alike and FALLBACK_LEAST_RATIO * rate <= rate_of(before) <= rate
+    pairs = [(getattr(before, name) or 0, getattr(exact, name) or 0) for name in _RATES]
+    close = all(FALLBACK_LEAST_RATIO * rate <= was <= rate for was, rate in pairs)
+    return close and _shape(before) == _shape(exact)
 
 
 def _shape(exact: ThrottleLimits) -> tuple[object, ...]:
-    return exact.cost_read, exact.cost_write, exact.iops_total is None
+    return exact.cost_read, exact.cost_write, *(getattr(exact, name) for name in BYTES)
 
 
 class LimitsInForce:

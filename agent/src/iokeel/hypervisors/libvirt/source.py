@@ -371,7 +371,7 @@ class LibvirtSource(SourceNews):
         """Read a domain again. One that can't be read now stays as it is."""
         changes = self._limits.changes(name)
         try:
-            (xml, text, number, told), process = await self._calls.call_domain(
+            (xml, text, number, told, booted), process = await self._calls.call_domain(
                 name,
                 lambda connection: self._describe(connection, name),
                 _CALL_TIMEOUT_S,
@@ -460,7 +460,15 @@ class LibvirtSource(SourceNews):
         }
         by_rules = self._policies.by_rules(name)
         info = VmInfo(
-            name, drives, policy, policy_error, process, xml.uuid, by_rules=by_rules, would=would
+            name,
+            drives,
+            policy,
+            policy_error,
+            process,
+            xml.uuid,
+            by_rules=by_rules,
+            would=would,
+            booted=booted,
         )
         was_hidden, xml = xml.hidden, xml.with_hidden(hidden)
         self._note(Domain(xml, info, number, abilities, refused), before)

@@ -42,6 +42,61 @@ def test_a_second_under_the_limit_earns_a_second() -> None:
     assert after(Credit(), 500, 10).seconds == 10
 
 
+DRIVE = DriveId("db1", "vda")
+STARTS = replace(POLICY, start_credit_seconds=30)
+
+
+def booted(
+    state: State, at_s: int, policy: DrivePolicy = STARTS, reads: int = 0
+) -> tuple[State, ThrottleLimits | None]:
+    """Return the state after a look at a drive whose guest has just booted, and its limits."""
+    counters = Counters(at_s * NS_PER_S, reads, 4096 * reads, 0, 0, 0, 0)
+    seen = {DRIVE: DriveSeen(policy, counters, None, abilities=STOCK)}
+    look = Observation(seen, booted=["db1"], restarted=["db1"])
+    state, orders = decide(state, look, at_s * NS_PER_S)
+    return state, orders[-1].limits if orders else None
+
+
+def test_a_guest_that_boots_begins_with_credit_and_its_burst_open() -> None:
+    state, limits = booted(State(), 100)
+    assert state.drives[DRIVE].credit == Credit(30, True)
+    assert limits is not None
+    assert limits.iops_total_max
+    assert (limits.iops_total_max_length or 1) <= 30
+
+
+@pytest.mark.parametrize(
+    ("policy", "credit"),
+    [
+        (replace(STARTS, burst_seconds=10), Credit(10, True)),
+        (replace(STARTS, burst=None), Credit()),
+        (replace(STARTS, burst=1000), Credit()),
+        (replace(STARTS, start_credit_seconds=3), Credit(3, False)),
+        (POLICY, Credit()),
+    ],
+)
+def test_credit_at_the_start_is_within_the_policys_burst(
+    policy: DrivePolicy, credit: Credit
+) -> None:
+    assert booted(State(), 100, policy)[0].drives[DRIVE].credit == credit
+
+
+def test_to_boot_again_and_again_earns_no_credit() -> None:
+    state, given = State(), []
+    for at_s in range(100, 1100, 20):
+        state, _ = booted(state, at_s)
+        given.append(state.drives[DRIVE].credit.seconds)
+    assert [100 + 20 * i for i, seconds in enumerate(given) if seconds] == [100, 400, 700, 1000]
+
+
+def test_no_other_start_gives_credit() -> None:
+    """Neither a guest that comes here, nor one that runs when the agent starts."""
+    counters = Counters(100 * NS_PER_S, 0, 0, 0, 0, 0, 0)
+    seen = {DRIVE: DriveSeen(STARTS, counters, None, abilities=STOCK)}
+    state, _ = decide(State(), Observation(seen, restarted=["db1"]), 100 * NS_PER_S)
+    assert state.drives[DRIVE].credit == Credit()
+
+
 def test_credit_stops_at_its_cap() -> None:
     assert after(Credit(), 0, 100).seconds == 60
 

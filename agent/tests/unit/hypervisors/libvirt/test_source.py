@@ -93,7 +93,7 @@ class Host:
         self.waits = False  # for the pool, or for its XML
         self.stopped = False  # its storage pool, which has no volumes then
         self.members = ["vda"]  # of its throttle group
-        self.state: dict[str, int] = {}
+        self.stats: dict[str, int] = {}
         self.hidden: list[str] = []  # drives that its XML lacks
         self.hidden_limits: dict[str, object] = {}
         self.sets: int | None = None  # the same for limits
@@ -154,6 +154,9 @@ class Host:
     def ID(self) -> int:
         return self.number
 
+    def state(self) -> list[int]:
+        return [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
+
     def XMLDesc(self, _flags: int) -> str:
         if self.reading is not None:
             self.waits = True
@@ -200,7 +203,7 @@ class Host:
     def getAllDomainStats(self, _kind: int, _flags: int) -> list[tuple[Host, dict[str, Any]]]:
         counters = ("rd.reqs", "rd.bytes", "wr.reqs", "wr.bytes")
         values = {f"block.0.{counter}": 0 for counter in counters if self.counts}
-        return [(self, {"block.count": 1, "block.0.name": "vda", **values, **self.state})]
+        return [(self, {"block.count": 1, "block.0.name": "vda", **values, **self.stats})]
 
     # Its QEMU's monitor
 
@@ -684,7 +687,7 @@ async def test_a_domain_that_writes_its_memory_is_told_until_it_goes_on_or_ends(
     async with following() as source:
 
         async def saving(state: dict[str, int]) -> list[str]:
-            host.state = state
+            host.stats = state
             await source.sample(None, 30.0)
             return [*source.saving()]
 
