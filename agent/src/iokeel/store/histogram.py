@@ -37,7 +37,7 @@ def _word(value: float) -> int:
     return int(bits) >> _WORD_BITS
 
 
-#: Words of what isn't known have no value: these are larger than that of any number.
+#: The least word of what is no number.
 INFINITE = _word(inf)
 # From a microsecond to a billion operations a second. There is one bucket below, and one above.
 _LEAST, _LAST = _word(2.0**-20) >> _BITS, (_word(2.0**30) - _word(2.0**-20)) >> _BITS
@@ -56,19 +56,19 @@ class Histogram:
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
 
-    def add(self, values: Iterable[int]) -> None:
-        """Count values of 0 or more by their words. What isn't a number isn't counted."""
-        counts = self._counts
+    def add(self, values: Iterable[int]) -> float:
+        """Count values of 0 or more, given by their words, and return the largest one.
+
+        What isn't a number isn't counted. The largest is told as the least value with its word.
+        """
+        counts, largest = self._counts, 0
         for word, count in Counter(values).items():
-            place = (word >> _BITS) - _LEAST
-            if place < 0:
-                place = 0
-            elif place > _LAST:
-                if word >= INFINITE:
-                    continue
-                place = _LAST
-            key = place << _WIDTH_BITS
+            if word >= INFINITE:
+                continue
+            largest = max(largest, word)
+            key = min(max((word >> _BITS) - _LEAST, 0), _LAST) << _WIDTH_BITS
             counts[key] = counts.get(key, 0) + count
+        return value_of(largest)
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of another one."""
@@ -144,7 +144,7 @@ def _quantile(count: float, places: Sequence[int], sums: Sequence[float]) -> flo
     sums: how many there are before each place, and before the end.
     """
     at = min(max(bisect_left(sums, count), 1), len(places))
-    if not places:
+    if not places or places[at - 1] == 0:
         return 0.0
     low, high = _bounds(places[at - 1] << _WIDTH_BITS)
     part = (count - sums[at - 1]) / (sums[at] - sums[at - 1])

@@ -26,13 +26,15 @@ HOUR_S = 3600
 #: As in the state file (store.py): it only grows if an older agent can't go on with the file.
 VERSION = 1
 # Of a drive's histograms. With its other columns a row has 178 bytes at most, or 30 KB a week.
-_RATES_BYTES, _WAITS_BYTES = 96, 40
+_RATES_BYTES, _WAITS_BYTES = 80, 28
 # Of the histogram of a storage, of which there are few.
 _SUMS_BYTES = 400
 #: A storage's drives that took most above what they were owed, of an hour.
 MOST_TAKERS = 5
-# Rows that are read or written before the thread lets the ticks go on. Each takes some 10 us.
-_ROWS_AT_ONCE, _PAUSE_S = 100, 0.002
+# Rows that are read and written before the ticks may go on: a thread that computes holds them up.
+# Each takes 15 and 200 us.
+_READ_AT_ONCE, _WRITTEN_AT_ONCE = 200, 20
+_PAUSE_S = 0.002
 
 
 class DriveKey(NamedTuple):
@@ -134,10 +136,7 @@ class Hour:
         self.seconds += other.seconds
         self.samples += other.samples
         for key, drive in other.drives.items():
-            if key in self.drives:
-                self.drives[key].merge(drive)
-            else:
-                self.drives[key] = drive
+            self.drives.setdefault(key, DriveHour(drive.about)).merge(drive)
         for name, storage in other.storages.items():
             self.storages.setdefault(name, StorageHour()).merge(storage)
 
@@ -187,7 +186,7 @@ def read(file: Path, since: int, until: int, *, waits: bool = False) -> Iterator
     """Yield the hours from `since` to before `until`, the earliest first; only those recorded.
 
     waits: with the drives' waits, which take as long as the rest. Rows that can't be used are left
-    out. It takes turns with the ticks, so it is for a thread. A file that isn't there has no hours.
+    out. It lets the ticks go on, so it is for a thread. A file that isn't there has no hours.
     Raises sqlite3.Error, and LaterVersion.
     """
     if not file.exists():
@@ -227,12 +226,6 @@ def write(file: Path, hours: Iterable[Hour], keep: int, now: int) -> None:
             )
 
 
-def give_way(rows: int) -> None:
-    """Let the ticks go on after a number of rows: a thread that only computes holds them up."""
-    if rows % _ROWS_AT_ONCE == 0:
-        time.sleep(_PAUSE_S)
-
-
 @contextlib.contextmanager
 def _opened(file: Path, *, writes: bool) -> Iterator[sqlite3.Connection]:
     """Open the file, and a transaction if it `writes`."""
@@ -264,7 +257,8 @@ def _put(database: sqlite3.Connection, hour: Hour) -> None:
     rows = []
     for count, key in enumerate(sorted(hour.drives, key=lambda key: ids[key]), 1):
         rows.append(_drive_row(hour.hour, ids[key], hour.drives[key]))
-        give_way(count)
+        if count % _WRITTEN_AT_ONCE == 0:
+            time.sleep(_PAUSE_S)
     for table in ("drive_hours", "storage_hours"):
         database.execute(f"DELETE FROM {table} WHERE hour = ?", (hour.hour,))
     database.executemany(_INSERT_DRIVE_HOUR, rows)
@@ -347,7 +341,8 @@ def _hour(
         with contextlib.suppress(*_UNUSABLE):
             key, about = drives[row[0]]
             hour.drives[key] = _drive_hour(about, *row[1:])
-        give_way(count)
+        if count % _READ_AT_ONCE == 0:
+            time.sleep(_PAUSE_S)
     for name, rates, usable, reserved, missed, takers in database.execute(
         "SELECT storage, rates, usable_iops, reserved_iops, missed_s, takers"
         " FROM storage_hours WHERE hour = ?",

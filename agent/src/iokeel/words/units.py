@@ -8,8 +8,8 @@ from iokeel.errors import ConfigError
 from iokeel.words.quoting import shown
 
 _SIZE = re.compile(r"([0-9]{1,15}) ?([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
-_DURATION = re.compile(r"([0-9]{1,9}) ?(s|m|min|h)?", re.ASCII)
-_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_DURATION = re.compile(r"([0-9]{1,9}) ?(s|m|min|h|d)?", re.ASCII)
+_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _FACTORS = {None: 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _DECIMAL = (("G", 1e9), ("M", 1e6), ("k", 1e3))
@@ -27,7 +27,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return a time such as "90", "90s", "10m" or "1h" in seconds.
+    """Return a time such as "90", "90s", "10m", "1h" or "7d" in seconds.
 
     Raises ConfigError for anything else.
     """
