@@ -17,7 +17,7 @@ from iokeel.core.values.state import DriveState, Share, StorageState
 from iokeel.core.values.storage import StorageId
 from iokeel.report.records import SERIES, Above
 from iokeel.report.snapshot import usable
-from iokeel.store.histogram import INFINITE, words
+from iokeel.store.histogram import INFINITE, buckets
 from iokeel.store.weeks import DriveAbout, DriveKey
 
 _RATE, _WAIT = SERIES.index("normalized_iops"), SERIES.index("wait_s")
@@ -48,11 +48,6 @@ class Judged(NamedTuple):
 
     reservation: bool | None = None
     latency: bool | None = None
-
-    @property
-    def missed(self) -> bool:
-        """Whether one wasn't."""
-        return self.reservation is False or self.latency is False
 
 
 def judged(drive: DriveId, known: DriveState, storage: StorageState | None) -> Judged:
@@ -86,7 +81,7 @@ def owed(known: DriveState) -> float:
 
 
 class StorageMinute(msgspec.Struct, array_like=True):
-    """What a storage did in a minute; see StorageHour. rates: the words of a rate a sample."""
+    """What a storage did in a minute; see StorageHour. rates: the bucket of each sample."""
 
     rates: bytes
     usable_iops: float | None
@@ -98,10 +93,10 @@ class StorageMinute(msgspec.Struct, array_like=True):
 class Minute(msgspec.Struct, array_like=True):
     """A minute of the journal.
 
-    at_s: how much of the hour is recorded before it. rates, waits: the words of all drives' in one
-    sample after another; waits is empty if none is known. figures: of a drive by its place, what
-    isn't 0: held_s, and its promises' four figures as in DriveHour. drives: None if they are those
-    of the minute before.
+    at_s: how much of the hour is recorded before it. rates, waits: the buckets of all drives' in
+    one sample after another; waits is empty if none is known. peaks: the drives' highest rates, as
+    32-bit floats. figures: of a drive by its place, what isn't 0: held_s, and its promises' four
+    figures as in DriveHour. drives: None if they are those of the minute before.
     """
 
     hour: int
@@ -111,6 +106,7 @@ class Minute(msgspec.Struct, array_like=True):
     drives: list[tuple[DriveKey, DriveAbout]] | None
     rates: bytes
     waits: bytes
+    peaks: bytes
     figures: dict[int, tuple[float, float, float, float, float]]
     storages: dict[str, StorageMinute]
 
@@ -119,7 +115,8 @@ class Minute(msgspec.Struct, array_like=True):
 class Samples:
     """Samples of the same drives, of a minute or less.
 
-    hour: of the wall clock. first: the sample before them, if that has the same drives.
+    hour: of the wall clock. first: the sample before them, if that has the same drives. promises:
+    four figures, as in DriveHour, of the drives that had a promise at the first sample.
     """
 
     hour: int
@@ -129,9 +126,17 @@ class Samples:
     last: Seen
     seconds: float = 0.0
     values: list[array[float]] = field(default_factory=list)
-    promises: dict[DriveId, list[float]] = field(default_factory=dict)
+    promises: dict[DriveId, list[float]] = field(init=False)
     missed: dict[StorageId, float] = field(default_factory=dict)
     takers: dict[StorageId, dict[DriveId, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.promises = {
+            drive: [0.0] * 4
+            for drive, known in self.last.drives.items()
+            if (policy := known.policy) is not None
+            and (policy.reservation or policy.latency_target_ms)
+        }
 
     def add(self, seen: Seen, seconds: float) -> None:
         """Add a sample, which stands for so many seconds."""
@@ -139,16 +144,14 @@ class Samples:
         self.seconds += seconds
         self.values.append(seen.values)
         missed = {n for n, each in seen.storages.items() if each.division.kept < FULL_RATIO}
-        for drive, known in seen.drives.items():
-            policy = known.policy
-            if policy is None or not (policy.reservation or policy.latency_target_ms):
-                continue
-            found = judged(drive, known, seen.storages.get(known.storage or ""))
-            figures = self.promises.setdefault(drive, [0.0] * 4)
-            for place, kept in enumerate(found):
-                if kept is not None:
-                    figures[2 * place + (not kept)] += seconds
-            if found.missed and known.storage is not None:
+        for drive, figures in self.promises.items():
+            known = seen.drives[drive]
+            reservation, latency = judged(drive, known, seen.storages.get(known.storage or ""))
+            if reservation is not None:
+                figures[not reservation] += seconds
+            if latency is not None:
+                figures[2 + (not latency)] += seconds
+            if (reservation is False or latency is False) and known.storage is not None:
                 missed.add(known.storage)
         for name in missed:
             self.missed[name] = self.missed.get(name, 0.0) + seconds
@@ -171,7 +174,7 @@ class Samples:
         values = array("f")
         for sample in self.values:
             values.extend(sample)
-        rates, waits = values[_RATE :: len(SERIES)], words(values[_WAIT :: len(SERIES)])
+        rates, waits = values[_RATE :: len(SERIES)], buckets(values[_WAIT :: len(SERIES)])
         if min(memoryview(waits).cast("H"), default=INFINITE) >= INFINITE:
             waits = b""
         figures = {}
@@ -192,8 +195,9 @@ class Samples:
             self.seconds,
             len(self.values),
             [(self._key(drive), self._about(drive)) for drive in self.drives],
-            words(rates),
+            buckets(rates),
             waits,
+            array("f", [_highest(rates[place::count]) for place in range(count)]).tobytes(),
             figures,
             {_text(name): self._storage(name, places, samples) for name, places in on.items()},
         )
@@ -222,7 +226,7 @@ class Samples:
         sums = [sum(v for at in places if (v := rates[at]) == v) for rates in samples]  # not NaN
         known = self.last.storages.get(name)
         return StorageMinute(
-            words(array("f", sums)),
+            buckets(array("f", sums)),
             usable(known) if known else None,
             known.promised if known else 0.0,
             self.missed.get(name, 0.0),
@@ -231,6 +235,14 @@ class Samples:
                 for drive, more in self.takers.get(name, {}).items()
             ],
         )
+
+
+def _highest(rates: array[float]) -> float:
+    """Return the highest rate; 0 if none is known."""
+    highest = max(rates)
+    if highest == highest:
+        return highest
+    return max((rate for rate in rates if rate == rate), default=0.0)  # NaN: not known
 
 
 def _text(name: str) -> str:

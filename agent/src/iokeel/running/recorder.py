@@ -176,11 +176,12 @@ class Recorder:
             hour.seconds += minute.seconds
             hour.samples += minute.samples
             rates, waits = (memoryview(each).cast("H") for each in (minute.rates, minute.waits))
+            peaks = memoryview(minute.peaks).cast("f")
             for place, (key, about) in enumerate(minute.drives):
                 drive = hour.drives.setdefault(key, DriveHour(about))
                 drive.about = about
-                largest = drive.rates.add(rates[place :: len(minute.drives)])
-                drive.peak_iops = max(drive.peak_iops, largest)
+                drive.rates.add(rates[place :: len(minute.drives)])
+                drive.peak_iops = max(drive.peak_iops, peaks[place])
                 if waits:
                     drive.waits.add(waits[place :: len(minute.drives)])
                 if (figures := minute.figures.get(place)) is not None:

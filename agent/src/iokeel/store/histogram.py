@@ -7,40 +7,39 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate, pairwise
 from math import inf
 
 import msgspec
 
 # A bucket is the highest bits of a 32-bit float: its exponent, and five bits below, so there are 32
-# between a value and its double. Floats are in the order of their bits. Values are given by their
-# highest 16 bits, which is their *word*.
-_WORD_BITS, _BITS = 16, 2
-_FLOAT, _BITS_OF = struct.Struct("=f"), struct.Struct("=I")
-_HALF = int(sys.byteorder == "little")
+# between a value and its double. Floats are in the order of their bits.
+_BITS, _UPPER = 18, int(sys.byteorder == "little")
+_FLOAT, _WORD = struct.Struct("=f"), struct.Struct("=I")
 
 
-def words(values: array[float]) -> bytes:
-    """Return the words of 32-bit floats, as many 16-bit numbers."""
-    return memoryview(values).cast("B").cast("H")[_HALF::2].tobytes()
+def buckets(values: array[float]) -> bytes:
+    """Return the buckets of 32-bit floats of 0 or more, as 16-bit numbers.
+
+    The kind of work of which a loop in Python would cost more than all the rest.
+    """
+    upper = memoryview(values).cast("B").cast("H")[_UPPER::2].tobytes()
+    shift = _BITS - 16
+    mask = int.from_bytes((0xFFFF >> shift).to_bytes(2, sys.byteorder) * len(values), sys.byteorder)
+    found = (int.from_bytes(upper, sys.byteorder) >> shift) & mask
+    return found.to_bytes(len(upper), sys.byteorder)
 
 
-def value_of(word: int) -> float:
-    """Return the least value with a word."""
-    (value,) = _FLOAT.unpack(_BITS_OF.pack(word << _WORD_BITS))
-    return float(value)
+def _bucket(value: float) -> int:
+    (word,) = _WORD.unpack(_FLOAT.pack(value))
+    return int(word) >> _BITS
 
 
-def _word(value: float) -> int:
-    (bits,) = _BITS_OF.unpack(_FLOAT.pack(value))
-    return int(bits) >> _WORD_BITS
-
-
-#: The least word of what is no number.
-INFINITE = _word(inf)
+#: From here on, a bucket is of no number.
+INFINITE = _bucket(inf)
 # From a microsecond to a billion operations a second. There is one bucket below, and one above.
-_LEAST, _LAST = _word(2.0**-20) >> _BITS, (_word(2.0**30) - _word(2.0**-20)) >> _BITS
+_LEAST, _LAST = _bucket(2.0**-20), _bucket(2.0**30) - _bucket(2.0**-20)
 # A key is a bucket's place after _LEAST, and in its lowest bits how many buckets it is wide, as a
 # power of two.
 _WIDTH_BITS = 4
@@ -51,45 +50,47 @@ _LIST = msgspec.msgpack.Decoder(list[int])
 class Histogram:
     """How many values were in which bucket."""
 
-    __slots__ = ("_counts",)
+    __slots__ = ("_added", "_merged")
 
     def __init__(self) -> None:
-        self._counts: dict[int, int] = {}
+        self._added: Counter[int] = Counter()  # by bucket
+        self._merged: dict[int, int] = {}  # by key
 
-    def add(self, values: Iterable[int]) -> float:
-        """Count values of 0 or more, given by their words, and return the largest one.
-
-        What isn't a number isn't counted. The largest is told as the least value with its word.
-        """
-        counts, largest = self._counts, 0
-        for word, count in Counter(values).items():
-            if word >= INFINITE:
-                continue
-            largest = max(largest, word)
-            key = min(max((word >> _BITS) - _LEAST, 0), _LAST) << _WIDTH_BITS
-            counts[key] = counts.get(key, 0) + count
-        return value_of(largest)
+    def add(self, found: Iterable[int]) -> None:
+        """Count values by their buckets. What isn't a number isn't counted."""
+        self._added.update(found)
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of another one."""
-        counts = self._counts
-        for key, count in other._counts.items():
+        counts = self._merged
+        for key, count in other._counts().items():
             counts[key] = counts.get(key, 0) + count
+
+    def _counts(self) -> Mapping[int, int]:
+        """Return all counts by key."""
+        if not self._added:
+            return self._merged
+        counts = dict(self._merged)
+        for bucket, count in self._added.items():
+            if bucket < INFINITE:
+                key = min(max(bucket - _LEAST, 0), _LAST) << _WIDTH_BITS
+                counts[key] = counts.get(key, 0) + count
+        return counts
 
     @property
     def total(self) -> int:
         """How many values it has."""
-        return sum(self._counts.values())
+        return sum(self._counts().values())
 
     def pack(self, most_bytes: int) -> bytes:
         """Return its short form, for which buckets are joined until it is so short.
 
         The more buckets have values, the wider they become, so none has a large part of all.
         """
-        short = b""
-        for width in range(max((key & _WIDTH for key in self._counts), default=0), _WIDTH + 1):
+        short, counts = b"", self._counts()
+        for width in range(max((key & _WIDTH for key in counts), default=0), _WIDTH + 1):
             found: Counter[int] = Counter()
-            for key, count in self._counts.items():
+            for key, count in counts.items():
                 found[key >> _WIDTH_BITS >> width] += count
             if 2 * len(found) >= most_bytes and width < _WIDTH:
                 continue
@@ -109,7 +110,7 @@ class Histogram:
         if not 0 <= width <= _WIDTH or min(rest, default=0) < 0 or sum(gaps) > _LAST >> width:
             raise ValueError("not a histogram")
         histogram = cls()
-        histogram._counts = {
+        histogram._merged = {
             (place << width << _WIDTH_BITS) | width: count
             for place, count in zip(accumulate(gaps), counts, strict=True)
         }
@@ -120,16 +121,16 @@ class Histogram:
 
         The values of a bucket count as spread over it evenly.
         """
-        above = 0.0
-        for key, count in self._counts.items():
+        above, counts = 0.0, self._counts()
+        for key, count in counts.items():
             low, high = _bounds(key)
             above += count * min(1.0, max(0.0, (high - value) / (high - low)))
-        return above / self.total if above else 0.0
+        return above / sum(counts.values()) if above else 0.0
 
     def quantiles(self, parts: Sequence[float]) -> list[float]:
         """Return the values that these parts of all don't exceed; 0 for each if there are none."""
         fine: defaultdict[int, float] = defaultdict(float)
-        for key, count in self._counts.items():
+        for key, count in self._counts().items():
             wide = 1 << (key & _WIDTH)
             for place in range(wide):
                 fine[(key >> _WIDTH_BITS) + place] += count / wide
@@ -158,4 +159,7 @@ def _bounds(key: int) -> tuple[float, float]:
 
 def _value(place: int) -> float:
     """Return the least value of a bucket."""
-    return 0.0 if place == 0 else value_of(place + _LEAST << _BITS)
+    if place == 0:
+        return 0.0
+    (value,) = _FLOAT.unpack(_WORD.pack(place + _LEAST << _BITS))
+    return float(value)

@@ -149,6 +149,9 @@ _TAKERS = msgspec.json.Decoder(list[tuple[str, str, float]])
 # SQLite keeps any type in any column, so one row of a damaged file may differ from the others.
 _UNUSABLE = (ValueError, TypeError, KeyError, OverflowError)
 _Drive: TypeAlias = tuple[DriveKey, Sequence[Any]]
+# The lowest bits of hour_and_drive are the drive's id. SQLite fills pages best if rows of a table
+# with one number as their key are appended.
+_MOST_DRIVES = (1 << 24) - 1
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS hours (hour INTEGER PRIMARY KEY, seconds REAL, samples INTEGER);
 CREATE TABLE IF NOT EXISTS drives (
@@ -156,12 +159,11 @@ CREATE TABLE IF NOT EXISTS drives (
     UNIQUE (vm, target)
 );
 CREATE TABLE IF NOT EXISTS drive_hours (
-    hour INTEGER, drive INTEGER, rates BLOB, waits BLOB, peak_iops INTEGER, held_s INTEGER,
+    hour_and_drive INTEGER PRIMARY KEY, rates BLOB, waits BLOB, peak_iops INTEGER, held_s INTEGER,
     reservation_kept_s INTEGER, reservation_missed_s INTEGER,
     latency_kept_s INTEGER, latency_missed_s INTEGER,
-    limit_iops INTEGER, reservation_iops INTEGER, observed INTEGER,
-    PRIMARY KEY (hour, drive)
-) WITHOUT ROWID;
+    limit_iops INTEGER, reservation_iops INTEGER, observed INTEGER
+);
 CREATE TABLE IF NOT EXISTS storage_hours (
     hour INTEGER, storage TEXT, rates BLOB, usable_iops INTEGER, reserved_iops INTEGER,
     missed_s INTEGER, takers TEXT,
@@ -174,11 +176,16 @@ ON CONFLICT (vm, target) DO UPDATE
 SET domain = excluded.domain, storage = excluded.storage, tenant = excluded.tenant
 WHERE (domain, storage, tenant) IS NOT (excluded.domain, excluded.storage, excluded.tenant)
 """
-_INSERT_DRIVE_HOUR = f"INSERT INTO drive_hours VALUES ({', '.join('?' * 13)})"
-_DRIVE_HOURS = """
-SELECT drive, limit_iops, reservation_iops, observed, rates, CASE WHEN ? THEN waits END, peak_iops,
-    held_s, reservation_kept_s, reservation_missed_s, latency_kept_s, latency_missed_s
-FROM drive_hours WHERE hour = ?
+_FORGET_DRIVES = f"""
+DELETE FROM drives
+WHERE id NOT IN (SELECT DISTINCT hour_and_drive & {_MOST_DRIVES} FROM drive_hours)
+"""
+_INSERT_DRIVE_HOUR = f"INSERT INTO drive_hours VALUES ({', '.join('?' * 12)})"
+_DRIVE_HOURS = f"""
+SELECT hour_and_drive & {_MOST_DRIVES}, limit_iops, reservation_iops, observed, rates,
+    CASE WHEN ? THEN waits END, peak_iops, held_s,
+    reservation_kept_s, reservation_missed_s, latency_kept_s, latency_missed_s
+FROM drive_hours WHERE hour_and_drive BETWEEN ? AND ?
 """
 
 
@@ -218,12 +225,11 @@ def write(file: Path, hours: Iterable[Hour], keep: int, now: int) -> None:
         gone = database.execute(
             "SELECT hour FROM hours ORDER BY abs(hour - ?) LIMIT -1 OFFSET ?", (now, keep)
         ).fetchall()
-        for table in ("hours", "drive_hours", "storage_hours"):
-            database.executemany(f"DELETE FROM {table} WHERE hour = ?", gone)
+        for (hour,) in gone:
+            database.execute("DELETE FROM hours WHERE hour = ?", (hour,))
+            _clear(database, hour)
         if gone:
-            database.execute(
-                "DELETE FROM drives WHERE id NOT IN (SELECT DISTINCT drive FROM drive_hours)"
-            )
+            database.execute(_FORGET_DRIVES)
 
 
 @contextlib.contextmanager
@@ -259,8 +265,7 @@ def _put(database: sqlite3.Connection, hour: Hour) -> None:
         rows.append(_drive_row(hour.hour, ids[key], hour.drives[key]))
         if count % _WRITTEN_AT_ONCE == 0:
             time.sleep(_PAUSE_S)
-    for table in ("drive_hours", "storage_hours"):
-        database.execute(f"DELETE FROM {table} WHERE hour = ?", (hour.hour,))
+    _clear(database, hour.hour)
     database.executemany(_INSERT_DRIVE_HOUR, rows)
     database.executemany(
         "INSERT INTO storage_hours VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -272,11 +277,22 @@ def _put(database: sqlite3.Connection, hour: Hour) -> None:
     )
 
 
+def _clear(database: sqlite3.Connection, hour: int) -> None:
+    """Remove what drives and storages did in an hour."""
+    database.execute("DELETE FROM storage_hours WHERE hour = ?", (hour,))
+    database.execute("DELETE FROM drive_hours WHERE hour_and_drive BETWEEN ? AND ?", _keys(hour))
+
+
+def _keys(hour: int) -> tuple[int, int]:
+    """Return the first and the last hour_and_drive of an hour."""
+    return hour * (_MOST_DRIVES + 1), hour * (_MOST_DRIVES + 1) + _MOST_DRIVES
+
+
 def _drive_row(hour: int, number: int, drive: DriveHour) -> tuple[object, ...]:
     about = drive.about
+    first, _ = _keys(hour)
     return (
-        hour,
-        number,
+        first + number,
         drive.rates.pack(_RATES_BYTES),
         drive.waits.pack(_WAITS_BYTES) if drive.waits.total else None,
         round(drive.peak_iops),
@@ -336,7 +352,7 @@ def _hour(
         if not (isinstance(seconds, float) and isinstance(samples, int)):
             return None
         hour.seconds, hour.samples = seconds, samples
-    rows = database.execute(_DRIVE_HOURS, (waits, number)).fetchall()
+    rows = database.execute(_DRIVE_HOURS, (waits, *_keys(number))).fetchall()
     for count, row in enumerate(rows, 1):
         with contextlib.suppress(*_UNUSABLE):
             key, about = drives[row[0]]

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iokeel.store.histogram import Histogram, words
+from iokeel.store.histogram import Histogram, buckets
 
 values = st.lists(st.floats(0, 2.0**31, width=32), min_size=1, max_size=200)
 
 
 def histogram(of: Sequence[float]) -> Histogram:
     found = Histogram()
-    found.add(memoryview(words(array("f", of))).cast("H"))
+    found.add(memoryview(buckets(array("f", of))).cast("H"))
     return found
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.store.histogram import words
+from iokeel.store.histogram import buckets
 from iokeel.store.weeks import (
     VERSION,
     DriveAbout,
@@ -31,9 +31,10 @@ def drive(name: str = "db1", spread: float = 0.0, held_s: float = 0.0) -> DriveH
     found = DriveHour(DriveAbout(name, "c5f6", "ssd", "acme", 1000, 100), held_s=held_s)
     draw = random.Random(3)
     rates = [1000 * draw.lognormvariate(0, spread) for _ in range(1800)]
-    found.peak_iops = found.rates.add(memoryview(words(array("f", rates))).cast("H"))
+    found.rates.add(memoryview(buckets(array("f", rates))).cast("H"))
+    found.peak_iops = max(rates)
     waits = [rate / 1e6 for rate in rates]
-    found.waits.add(memoryview(words(array("f", waits))).cast("H"))
+    found.waits.add(memoryview(buckets(array("f", waits))).cast("H"))
     return found
 
 
@@ -136,7 +137,7 @@ def test_a_bad_row_costs_only_itself(tmp_path: Path, column: str, value: object)
     file = tmp_path / "history.db"
     write(file, [hour(a=drive(), b=drive())], KEEP, NOW)
     with sqlite3.connect(file) as database:
-        database.execute(f"UPDATE drive_hours SET {column} = ? WHERE drive = 1", (value,))
+        database.execute(f"UPDATE drive_hours SET {column} = ? WHERE hour_and_drive & 1", (value,))
     (found,) = read(file, 0, 10**9)
     assert [*found.drives] == [DriveKey("b", "vda")]
 
