@@ -26,15 +26,18 @@ from iokeel.cli.fleet_tables import (
 )
 from iokeel.cli.policy_table import PolicyChecked, RunningChecked
 from iokeel.cli.tables import TenantSums
+from iokeel.core.values.policy import MOST_IOPS
 from iokeel.report.http import ROUTES, HookMessage, Route
 from iokeel.report.records import (
     API_VERSION,
     SERIES,
     SPAN_S,
+    WEEK_S,
     ChangeReport,
     DriveReport,
     GuestReport,
     OneHistory,
+    RecommendReport,
     Refusal,
     RulesReport,
     StorageReport,
@@ -75,6 +78,21 @@ PARAMETERS: Mapping[str, tuple[Parameter, ...]] = {
             {"type": "array", "items": {"enum": [*SERIES]}},
         ),
     ),
+    "/v1/recommend": (
+        _DOMAIN._replace(
+            about="Only this VM; may be given several times; left out: all.", required=False
+        ),
+        Parameter(
+            "seconds",
+            f"How far back; left out: {WEEK_S}.",
+            {"type": "integer", "minimum": 1, "maximum": MOST_IOPS},
+        ),
+        Parameter(
+            "limit",
+            "Only this limit, in normalized iops; left out: those of the classes.",
+            {"type": "integer", "minimum": 1, "maximum": MOST_IOPS},
+        ),
+    ),
 }
 #: What is sent to a path: its content type and its type, and what it is.
 BODIES: Mapping[str, tuple[str, object, str]] = {
@@ -85,6 +103,7 @@ BODIES: Mapping[str, tuple[str, object, str]] = {
 REFUSALS: Mapping[str, tuple[int, ...]] = {
     "/v1/why": (404,),
     "/v1/history": (400, 404),
+    "/v1/recommend": (400, 404),
     "/v1/policy": (404,),
     "/v1/hook": (400, 403),
 }
@@ -128,6 +147,7 @@ COMMANDS: Mapping[str, tuple[object, ...]] = {
     "fleet why": (list[BudgetShares],),
     "history": (OneHistory,),
     "policy check": (PolicyChecked, RunningChecked),
+    "recommend": (RecommendReport,),
     "rules": (RulesReport,),
     "rules diff": (list[ChangeReport],),
     "rules explain": (GuestReport,),

@@ -92,13 +92,18 @@ class AgentProcess(Agent):
 
 
 @contextlib.contextmanager
-def agent_beside(scenario: Scenario, command: Sequence[str]) -> Iterator[AgentProcess]:
-    """Run a scenario's VMs and an agent for them. SIGTERM ends all that as ^C does."""
+def agent_beside(
+    scenario: Scenario, command: Sequence[str], tables: str = ""
+) -> Iterator[AgentProcess]:
+    """Run a scenario's VMs and an agent for them. SIGTERM ends all that as ^C does.
+
+    tables: more of its configuration.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="iokeel-") as name:
         folder = Path(name)
         with synthetic_vms(folder / "vms", scenario):
-            tables = vm_tables(folder / "vms")
+            tables += vm_tables(folder / "vms")
             if scenario.idle is not None:  # they are in one cgroup, as guests never are
                 tables += "[cgroup]\nenabled = false\n"
             agent = AgentProcess(folder, command, tables)

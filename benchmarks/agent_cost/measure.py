@@ -84,11 +84,15 @@ class Repeated:
 
 
 def measure(
-    scenario: Scenario, ticks: int, command: Sequence[str], warm_up_s: float = WARM_UP_S
+    scenario: Scenario,
+    ticks: int,
+    command: Sequence[str],
+    warm_up_s: float = WARM_UP_S,
+    tables: str = "",
 ) -> Measured:
-    """Measure an agent. command: the words that run its `iokeel`."""
+    """Measure an agent. command: the words that run its `iokeel`. tables: of its configuration."""
     drives = scenario.drives
-    with agent_beside(scenario, command) as agent:
+    with agent_beside(scenario, command, tables) as agent:
         connected_s = agent.wait_for(drives)
         time.sleep(warm_up_s + (_SETTLED_S if scenario.idle else 0.0))
         before, scraped = agent.metrics(), time.monotonic()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from array import array
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,9 +41,11 @@ from iokeel.running.beneath import BlockJobs
 from iokeel.running.cgroups import Backstop
 from iokeel.running.enforcer import Enforcer
 from iokeel.running.leaving import Leaving
+from iokeel.running.minutes import Seen
 from iokeel.running.notices import Notices
 from iokeel.running.observer import Doubts, Observer
 from iokeel.running.outcomes import Outcomes
+from iokeel.running.recorder import Recorder
 from iokeel.running.storages import DriveStorages
 from iokeel.running.tasks import Tasks
 from iokeel.running.would import Would
@@ -73,7 +76,7 @@ class Agent:
     """The running agent: its sources, the law's state, and its errors.
 
     on_tick: called after each tick. looks: how often drives were looked at. fleet: None without
-    [fleet].
+    [fleet]. recorder: of the history of weeks; None if there is none.
     """
 
     config: Config
@@ -83,6 +86,7 @@ class Agent:
     state: State = field(default_factory=State)
     cgroups: Cgroups | None = None
     fleet: Member | None = None
+    recorder: Recorder | None = None
     releasing: bool = False  # as if no VM had a policy
     on_tick: Callable[[], None] = lambda: None
     observer: Observer = field(init=False)
@@ -204,6 +208,9 @@ class Agent:
                 self.metrics,
                 self.history,
                 lambda: self.looks,
+                lambda since, until: (
+                    self.recorder.hours(since, until) if self.recorder else iter(())
+                ),
             )
             await stack.enter_async_context(serve(api, self.config.agent))
             followers = [asyncio.create_task(source.run()) for source in self.sources]
@@ -234,6 +241,8 @@ class Agent:
             if self.fleet is not None:
                 self.fleet.rules = config.rules.digest
             self.jobs.default_bps = self.config.jobs.bps
+            if self.recorder is not None:
+                self.recorder.keep_hours = config.history.keep_hours
             self.observer.unserved.difference_update(vm.name for vm in config.vms)
             if self._backstop is not None:
                 self._backstop.reconfigured(self.config)
@@ -486,7 +495,7 @@ class Agent:
             started, cpu = time.monotonic(), time.process_time()
             await self.look(None)
             if self.history.is_due(now_ns := time.monotonic_ns()):
-                self.history.add(now_ns, self.state.drives, series_values(self._shown))
+                self._sample(now_ns)
             ended = time.monotonic()
             self.metrics.tick(ended - started, time.process_time() - cpu)
             if self._leaving.is_due():
@@ -498,6 +507,17 @@ class Agent:
                 saved = ended
             due = max(due + tick_s, ended)
             await asyncio.sleep(due - ended)
+
+    def _sample(self, now_ns: int) -> None:
+        """Add to the history of ten minutes, and to that of weeks."""
+        shown, would = self._shown, self.would
+        values = array("f", series_values(shown))
+        self.history.add(now_ns, self.state.drives, values)
+        if self.recorder is not None:
+            storages = would.state.storages if would.above else shown.storages
+            seen = Seen(shown.drives, storages, values, self.observer.uuids, would.above)
+            if self.recorder.sample(now_ns, time.time(), seen):
+                self.tasks.spawn(self.recorder.record())
 
     async def _look_at_changes(self) -> None:
         while True:
@@ -532,6 +552,8 @@ class Agent:
             done = await self.enforcer.send_all(orders)
         if self.fleet is not None:
             await self.fleet.stop()
+        if self.recorder is not None:
+            await self.recorder.stop(_SAVE_S)
         log.info("stopped: %d drives are at their static limits", len(done))
         if lost := sum(known.is_held for known in drives.values()) - len(done):
             log.warning("%d drives couldn't be set, and keep the limits that they have", lost)

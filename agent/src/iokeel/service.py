@@ -20,6 +20,7 @@ from iokeel.host.service_manager import ServiceManager
 from iokeel.hypervisors.qmp.source import QmpSource
 from iokeel.hypervisors.source import Source
 from iokeel.report.metrics.prometheus import Metrics
+from iokeel.running.recorder import Recorder
 from iokeel.store.store import StateStore
 
 log = logging.getLogger(__name__)
@@ -80,6 +81,8 @@ async def run_agent(config: Config, file: Path | None, refused: ConfigError | No
     with store.lock():
         config = store.keep_tables(config)
         agent = Agent(config, sources_of(config, store), store, Metrics(), cgroups=Cgroups(store))
+        weeks, hours = config.agent.state_dir / "history.db", config.history.keep_hours
+        agent.recorder = Recorder(weeks, config.agent.socket, agent.metrics, hours)
         join_fleet(agent)
         service = Service(agent, file, refused)
         task = asyncio.create_task(agent.run())

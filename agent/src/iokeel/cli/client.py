@@ -15,17 +15,27 @@ from urllib.parse import urlencode
 import msgspec
 
 from iokeel.errors import ConnectionLost
-from iokeel.report.records import HistoryReport, Refusal, RulesReport, StorageReport, VmReport
+from iokeel.report.records import (
+    HistoryReport,
+    RecommendReport,
+    Refusal,
+    RulesReport,
+    StorageReport,
+    VmReport,
+)
 from iokeel.words.quoting import reason
 
 # An agent answers from memory, between two steps of its ticks. One that takes longer hangs.
 _TIMEOUT_S = 5.0
+# It reads weeks of 1,000 drives in some seconds, beside its ticks.
+_READS_S = 120.0
 _SEE_LOG = "see `journalctl -u iokeel`"
 _VMS = msgspec.json.Decoder(list[VmReport])
 _STORAGES = msgspec.json.Decoder(list[StorageReport])
 _STEPS = msgspec.json.Decoder(dict[str, list[str]])
 _HISTORY = msgspec.json.Decoder(HistoryReport)
 _RULES = msgspec.json.Decoder(RulesReport)
+_RECOMMEND = msgspec.json.Decoder(RecommendReport)
 _REFUSAL = msgspec.json.Decoder(Refusal)
 T = TypeVar("T")
 _Query: TypeAlias = Sequence[tuple[str, str]]
@@ -71,9 +81,29 @@ def rules(socket: Path) -> RulesReport:
     return _ask(socket, "/v1/rules", [], _RULES)
 
 
-def _ask(socket: Path, path: str, query: _Query, kind: msgspec.json.Decoder[T]) -> T:
+def recommend(
+    socket: Path, seconds: int, limit: int | None, domains: Sequence[str]
+) -> RecommendReport:
+    """Return what drives did in the last so many seconds, and what limits would have held them.
+
+    limit: in place of the classes'. domains: only these; () for all. Raises IokeelError,
+    ConnectionLost.
+    """
+    query = [("seconds", str(seconds)), *(("domain", domain) for domain in domains)]
+    if limit is not None:
+        query.append(("limit", str(limit)))
+    return _ask(socket, "/v1/recommend", query, _RECOMMEND, _READS_S)
+
+
+def _ask(
+    socket: Path,
+    path: str,
+    query: _Query,
+    kind: msgspec.json.Decoder[T],
+    timeout_s: float = _TIMEOUT_S,
+) -> T:
     try:
-        status, body = _request(socket, path, query)
+        status, body = _request(socket, path, query, timeout_s)
         if status == HTTPStatus.OK:
             return kind.decode(body)
         refused = _REFUSAL.decode(body).error.error()
@@ -106,8 +136,8 @@ def _not_connected(error: OSError) -> tuple[str, str]:
     return reason(error), "give the agent's socket by --socket"
 
 
-def _request(socket: Path, path: str, query: _Query) -> tuple[int, bytes]:
-    with closing(_UnixConnection(socket)) as connection:
+def _request(socket: Path, path: str, query: _Query, timeout_s: float) -> tuple[int, bytes]:
+    with closing(_UnixConnection(socket, timeout_s)) as connection:
         connection.request("GET", f"{path}?{urlencode(query)}")
         response = connection.getresponse()
         return response.status, response.read()
@@ -116,11 +146,11 @@ def _request(socket: Path, path: str, query: _Query) -> tuple[int, bytes]:
 class _UnixConnection(HTTPConnection):
     """HTTP on a unix socket. aiohttp can do that as well, but takes 0.2 s to import."""
 
-    def __init__(self, socket: Path) -> None:
-        super().__init__("agent", timeout=_TIMEOUT_S)
+    def __init__(self, socket: Path, timeout_s: float) -> None:
+        super().__init__("agent", timeout=timeout_s)
         self._socket = socket
 
     def connect(self) -> None:
         self.sock = sockets.socket(sockets.AF_UNIX)
-        self.sock.settimeout(_TIMEOUT_S)
+        self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._socket))

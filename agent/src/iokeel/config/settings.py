@@ -152,6 +152,18 @@ class JobsConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryConfig:
+    """[history]: for how many days the history of weeks is kept; 0 records none."""
+
+    keep_days: int = 14
+
+    @property
+    def keep_hours(self) -> int:
+        """The same in hours."""
+        return 24 * self.keep_days
+
+
+@dataclass(frozen=True, slots=True)
 class FleetConfig:
     """[fleet]: how etcd is reached, and this host's name in the fleet."""
 
@@ -181,6 +193,7 @@ class Config:
     storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
     cgroup: CgroupConfig = CgroupConfig()
     jobs: JobsConfig = JobsConfig()
+    history: HistoryConfig = HistoryConfig()
     fleet: FleetConfig | None = None
     ceilings: tuple[Ceiling, ...] = ()
     rules: Rules = field(default_factory=Rules)

@@ -406,6 +406,12 @@ class JobsTable(Table):
     bps: JobBps | None = None
 
 
+class HistoryTable(Table):
+    """[history]."""
+
+    keep_days: Annotated[int, Field(ge=0, le=1000)] | None = None
+
+
 class FleetTable(Table):
     """[fleet]."""
 
@@ -454,6 +460,7 @@ class Root(Table):
     storage: dict[Name, StorageTable] = {}
     cgroup: CgroupTable = CgroupTable()
     jobs: JobsTable = JobsTable()
+    history: HistoryTable = HistoryTable()
     fleet: FleetTable | None = None
     vm: list[VmTable] = []
     discover: list[DiscoverTable] = []

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import socket
+import sqlite3
 import stat
 import time
 from collections.abc import (
@@ -15,11 +17,13 @@ from collections.abc import (
     Callable,
     Coroutine,
     Iterable,
+    Iterator,
     Sequence,
 )
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
+from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +32,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from iokeel.config.settings import AgentConfig, Config
+from iokeel.core.values.policy import MOST_IOPS
 from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import peer
 from iokeel.libvirt_xml.ceiling import ceiling_of
@@ -36,14 +41,17 @@ from iokeel.report.explain import explain
 from iokeel.report.history import History
 from iokeel.report.metrics.prometheus import CONTENT_TYPE, Metrics
 from iokeel.report.promises import policy_report, settings_report, waits_of
+from iokeel.report.recommend import limits_of, recommend
 from iokeel.report.records import (
     SERIES,
     SPAN_S,
+    WEEK_S,
     ErrorReport,
     HistoryReport,
     HookReport,
     HostReport,
     PolicyReport,
+    RecommendReport,
     Refusal,
     RulesReport,
     SettingsReport,
@@ -52,6 +60,7 @@ from iokeel.report.records import (
 )
 from iokeel.report.rules import rules_report
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
+from iokeel.store.weeks import HOUR_S, Hour
 from iokeel.words.quoting import did_you_mean, reason, shown, shown_path
 
 # Anybody on the host may ask for metrics without pause. They may take this part of the time.
@@ -123,6 +132,7 @@ class Api:
 
     config: returns the configuration that is in force. announce: called with the name of a VM that
     a hook says comes, goes or changes. looks: returns how often the agent has looked at its drives.
+    hours: yields hours of the history of weeks, from one to before another; for a thread.
     """
 
     config: Callable[[], Config]
@@ -131,10 +141,13 @@ class Api:
     metrics: Metrics
     history: History
     looks: Callable[[], int]
+    hours: Callable[[int, int], Iterator[Hour]] = lambda since, until: iter(())
 
 
 _API = web.AppKey("api", Api)
 _HOST = web.AppKey("host", OnceALook)
+# One question to the history of weeks at a time: each takes a thread for seconds.
+_READING = web.AppKey("reading", asyncio.Lock)
 _METRICS = web.AppKey("metrics", OnceAWhile)
 # The connections whose requests are being answered, the longest one first.
 _BUSY = web.AppKey("busy", dict[asyncio.BaseProtocol, None])
@@ -188,6 +201,7 @@ async def _runner(
     app = web.Application(client_max_size=_MOST_BYTES, middlewares=[_answered, *middlewares])
     app[_API] = api
     app[_METRICS], app[_BUSY] = OnceAWhile(lambda: _made(api)), {}
+    app[_READING] = asyncio.Lock()
     app[_HOST] = OnceALook(api.looks, lambda: api.take_snapshot().host_report())
     app.add_routes(routes)
     runner = web.AppRunner(
@@ -401,6 +415,41 @@ def _absent(snapshot: Snapshot, domain: str, target: str | None) -> IokeelError 
     return None
 
 
+async def _recommend(request: web.Request) -> web.Response:
+    """Answer with what drives did in the last `seconds`, and for how long limits had held them.
+
+    limit: that one in place of the classes'. domain: only these VMs.
+    """
+    api, query = request.app[_API], request.query
+    try:
+        seconds = _whole("seconds", query.get("seconds", str(WEEK_S)))
+        classes = limits_of(api.config().classes)
+        limit = query.get("limit")
+        limits = classes if limit is None else {limit: _whole("limit", limit)}
+    except IokeelError as wrong:
+        return _refused(HTTPStatus.BAD_REQUEST, wrong)
+    if not api.config().history.keep_days:
+        mend = "set keep_days of [history], and wait for some hours"
+        return _refused(HTTPStatus.NOT_FOUND, IokeelError("history", "isn't recorded", mend))
+    now = int(time.time()) // HOUR_S + 1
+    hours = api.hours(now - ceil(seconds / HOUR_S), now)
+    async with request.app[_READING]:
+        try:
+            found = await asyncio.to_thread(recommend, hours, limits, query.getall("domain", ()))
+        except sqlite3.Error as error:
+            what, mend = f"can't be read, {error}", "see what journalctl -u iokeel says of it"
+            return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, IokeelError("history", what, mend))
+    return _json(found)
+
+
+def _whole(name: str, text: str) -> int:
+    """Return a whole number from 1 to MOST_IOPS. Raises IokeelError."""
+    if re.fullmatch("[0-9]{1,9}", text, re.ASCII) and 1 <= int(text) <= MOST_IOPS:
+        return int(text)
+    mend = f"give a whole number from 1 to {MOST_IOPS}"
+    raise IokeelError(name, f"is {shown(text)}", mend)
+
+
 async def _hook(request: web.Request) -> web.Response:
     """What libvirt's hook tells, as root: a domain comes, goes or changes.
 
@@ -528,6 +577,7 @@ ROUTES = (
     Route("GET", "/v1/history", _history, HistoryReport),
     Route("GET", "/v1/settings", _settings, SettingsReport),
     Route("GET", "/v1/rules", _rules, RulesReport),
+    Route("GET", "/v1/recommend", _recommend, RecommendReport),
     Route("POST", "/v1/policy", _policy, PolicyReport),
     Route("POST", "/v1/hook", _hook, HookReport),
     Route("GET", "/metrics", _metrics, None),

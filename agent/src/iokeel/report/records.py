@@ -273,8 +273,9 @@ class HostReport(Struct, kw_only=True):
     fleet: FleetReport | None
 
 
-#: The length of the history, in seconds.
-SPAN_S = 600
+#: The length of the history of ten minutes, in seconds; how much of that of weeks is told if
+#: nothing else is asked.
+SPAN_S, WEEK_S = 600, 7 * 24 * 3600
 SERIES = ("normalized_iops", "allowed_iops", "latency_s", "wait_s", "credit_s")
 
 
@@ -310,6 +311,66 @@ class HistoryReport(Struct, kw_only=True):
 
     ages_s: list[float]
     drives: list[DriveHistory]
+
+
+class DriveUse(Struct, kw_only=True):
+    """What a drive did over weeks, by its samples of each two seconds.
+
+    uuid: its VM's; None if that has none. seconds: how long it was recorded. until_s: when it was
+    seen last, in seconds since 1970, to the hour; None if it is here still. p50_iops and the like:
+    the normalized rates that it didn't exceed in 50, 95 and 99 % of the time. limit_iops: of its
+    policy, as it was last. held_ratio: the part of the time in which its limits held it, or would
+    have if it is only observed. would_hold: the same by each limit of RecommendReport, without
+    credit for bursts.
+    """
+
+    domain: str
+    target: str
+    uuid: str | None
+    storage: str | None
+    tenant: str | None
+    seconds: float
+    until_s: int | None
+    p50_iops: float
+    p95_iops: float
+    p99_iops: float
+    peak_iops: float
+    limit_iops: int | None
+    observed: bool
+    held_ratio: float
+    would_hold: dict[str, float]
+
+
+class StorageUse(Struct, kw_only=True):
+    """What the drives of a storage did at once over weeks, as normalized rates.
+
+    usable_iops: the least that they could share; None: not known. reserved_iops: the most that was
+    reserved. more_iops: what can be promised beyond that, by p99_iops; None: not known. missed_s:
+    how long a promise on it was missed.
+    """
+
+    storage: str
+    p50_iops: float
+    p95_iops: float
+    p99_iops: float
+    peak_iops: float
+    usable_iops: float | None
+    reserved_iops: float
+    more_iops: float | None
+    missed_s: float
+
+
+class RecommendReport(Struct, kw_only=True):
+    """What drives and storages did over weeks.
+
+    seconds: how long was recorded. limits: normalized rates by the names of classes, or the one
+    that was asked for.
+    """
+
+    seconds: float
+    limits: dict[str, int]
+    drives: list[DriveUse]
+    storages: list[StorageUse]
 
 
 class PromiseReport(Struct, kw_only=True):

@@ -506,7 +506,7 @@ def _storage(name: str, storage: StorageState, drives: list[DriveState]) -> Stor
         storage=name,
         drives=len(drives),
         capacity_iops=storage.policy.capacity,
-        usable_iops=_usable(storage),
+        usable_iops=usable(storage),
         normalized_iops=sum(drive.measured.rate or 0.0 for drive in drives),
         wanted_iops=storage.wanted if isfinite(storage.wanted) else None,
         reserved_iops=storage.promised,
@@ -526,7 +526,7 @@ def _storage(name: str, storage: StorageState, drives: list[DriveState]) -> Stor
     return StorageSnapshot(report, feedback.ratio, storage.protected, divided)
 
 
-def _usable(storage: StorageState) -> float | None:
+def usable(storage: StorageState) -> float | None:
     """Return the rate that a storage's drives share once it is full; None if it isn't known."""
     if storage.division.usable is None and storage.policy.capacity and not storage.by_weight:
         return storage.policy.capacity * storage.feedback.ratio

@@ -8,9 +8,9 @@ from iokeel.errors import ConfigError
 from iokeel.words.quoting import shown
 
 _SIZE = re.compile(r"([0-9]{1,15}) ?([kmg])?(?:i?b)?", re.ASCII | re.IGNORECASE)
-_DURATION = re.compile(r"([0-9]{1,9}) ?(s|m|min|h)?", re.ASCII)
+_DURATION = re.compile(r"([0-9]{1,9}) ?(s|m|min|h|d)?", re.ASCII)
 _BPS = re.compile(r"([0-9]{1,13})([kMG])?", re.ASCII)
-_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}
+_SECONDS = {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 _FACTORS = {None: 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _THOUSANDS = {None: 1, "k": 10**3, "M": 10**6, "G": 10**9}
 _BINARY = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
@@ -41,7 +41,7 @@ def parse_bps(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return a time such as "90", "90s", "10m" or "1h" in seconds.
+    """Return a time such as "90", "90s", "10m", "1h" or "7d" in seconds.
 
     Raises ConfigError for anything else.
     """

@@ -25,7 +25,7 @@ MESSAGES = [
     (
         '["[key]"]',
         ", '[key]': not known; known: agent, ceilings, cgroup, classes, curve, discover, fleet,"
-        " hook, jobs, libvirt, policy, rules, storage, tenants, vm",
+        " history, hook, jobs, libvirt, policy, rules, storage, tenants, vm",
     ),
     ('[hook]\n"[key]" = 1', ", [hook] '[key]': not known; known: strict"),
     ('[tenants."[key]"]', f", [tenants] '[key]': '[key]' {NAME}"),
@@ -46,7 +46,7 @@ MESSAGES = [
     (
         '["a b"]\nx = 1',
         ", 'a b': not known; known: agent, ceilings, cgroup, classes, curve, discover, fleet,"
-        " hook, jobs, libvirt, policy, rules, storage, tenants, vm",
+        " history, hook, jobs, libvirt, policy, rules, storage, tenants, vm",
     ),
     # Rules
     ("[policy]\nmeta = false", ", [policy] meta: not known; did you mean 'metadata'?"),
@@ -462,6 +462,14 @@ MESSAGES = [
     ),
     ('[storage."a b"]', f", [storage] 'a b': 'a b' {NAME}"),
     ("[jobs]\nbsp = 5", ", [jobs] bsp: not known; did you mean 'bps'?"),
+    ("[history]\nkeep_days = -1", ", [history] keep_days: is -1; give at least 0"),
+    ("[history]\nkeep_days = 1001", ", [history] keep_days: is 1001; give at most 1000"),
+    ("[history]\nkeep = 7", ", [history] keep: not known; did you mean 'keep_days'?"),
+    (
+        '[history]\nkeep_days = "7d"',
+        ", [history] keep_days: '7d' is not a whole number; write it like 500, without quotes or"
+        " fraction",
+    ),
     ("[jobs]\nbps = 0", ", [jobs] bps: is 0; give at least 65536"),
     (
         "[jobs]\nbps = 1e8",

@@ -36,6 +36,10 @@ limit = 6
 capacity = 7
 [cgroup]
 margin = 2.0
+[jobs]
+bps = 100000
+[history]
+keep_days = 3
 [fleet]
 etcd = ["http://127.0.0.1:2379"]
 host = "kvm7"

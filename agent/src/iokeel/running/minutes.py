@@ -1,0 +1,250 @@
+"""What is recorded of a minute: samples of all drives, and the promises that were kept in it."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import NamedTuple
+
+import msgspec
+
+from iokeel.core.measure.demand import FULL_RATIO
+from iokeel.core.values.claimant import budgets
+from iokeel.core.values.counters import DriveId
+from iokeel.core.values.state import DriveState, Share, StorageState
+from iokeel.core.values.storage import StorageId
+from iokeel.report.records import SERIES, Above
+from iokeel.report.snapshot import usable
+from iokeel.store.histogram import INFINITE, buckets
+from iokeel.store.weeks import DriveAbout, DriveKey
+
+_RATE, _WAIT = SERIES.index("normalized_iops"), SERIES.index("wait_s")
+
+
+class Seen(NamedTuple):
+    """What is sampled: the law's memory, with observed drives as they would be.
+
+    values: those of records.SERIES for each drive in turn. uuids: of VMs by name; "" if it has
+    none. above: of the observed drives.
+    """
+
+    drives: Mapping[DriveId, DriveState]
+    storages: Mapping[StorageId, StorageState]
+    values: array[float]
+    uuids: Mapping[str, str]
+    above: Mapping[DriveId, Above]
+
+    def held_s(self, drive: DriveId) -> float:
+        """Return for how long a drive was held, or would have been, since the agent's start."""
+        if (above := self.above.get(drive)) is not None:
+            return above.seconds
+        return self.drives[drive].demand.throttled_s
+
+
+class Judged(NamedTuple):
+    """Whether promises to a drive were kept in its last interval; None: none, or not known."""
+
+    reservation: bool | None = None
+    latency: bool | None = None
+
+
+def judged(drive: DriveId, known: DriveState, storage: StorageState | None) -> Judged:
+    """Judge the promises to a drive in its last interval.
+
+    An interval without a request tells nothing. A reservation is missed if the drive did less,
+    although its limits held it, or although it had requests on their way all the time to a storage
+    above its target. A latency target is missed as the law sees it.
+    """
+    policy, did, rate = known.policy, known.measured.rates, known.measured.rate
+    if policy is None or did is None or not rate:
+        return Judged()
+    reservation = latency = None
+    if policy.reservation:
+        asks = known.demand.backlogged
+        if storage is not None and storage.feedback.over:
+            requests = (did.read.raw_iops + did.write.raw_iops) * (did.mean_latency_s or 0.0)
+            asks = asks or requests >= 1
+        reservation = not asks or rate >= FULL_RATIO * policy.reservation
+    if policy.latency_target_ms is not None and storage is not None:
+        latency = drive not in storage.suffering
+    return Judged(reservation, latency)
+
+
+def owed(known: DriveState) -> float:
+    """Return the rate that a drive is owed of its storage: its share, or else its reservation."""
+    share = known.share
+    if isinstance(share, Share) and isfinite(share.by_weight):
+        return share.most
+    return float(known.policy.reservation) if known.policy is not None else 0.0
+
+
+class StorageMinute(msgspec.Struct, array_like=True):
+    """What a storage did in a minute; see StorageHour. rates: the bucket of each sample."""
+
+    rates: bytes
+    usable_iops: float | None
+    reserved_iops: float
+    missed_s: float
+    takers: list[tuple[str, str, float]]
+
+
+class Minute(msgspec.Struct, array_like=True):
+    """A minute of the journal.
+
+    at_s: how much of the hour is recorded before it. rates, waits: the buckets of all drives' in
+    one sample after another; waits is empty if none is known. peaks: the drives' highest rates, as
+    32-bit floats. figures: of a drive by its place, what isn't 0: held_s, and its promises' four
+    figures as in DriveHour. drives: None if they are those of the minute before.
+    """
+
+    hour: int
+    at_s: float
+    seconds: float
+    samples: int
+    drives: list[tuple[DriveKey, DriveAbout]] | None
+    rates: bytes
+    waits: bytes
+    peaks: bytes
+    figures: dict[int, tuple[float, float, float, float, float]]
+    storages: dict[str, StorageMinute]
+
+
+@dataclass
+class Samples:
+    """Samples of the same drives, of a minute or less.
+
+    hour: of the wall clock. first: the sample before them, if that has the same drives. promises:
+    four figures, as in DriveHour, of the drives that had a promise at the first sample.
+    """
+
+    hour: int
+    drives: tuple[DriveId, ...]
+    uuids: Mapping[str, str]
+    first: Seen
+    last: Seen
+    seconds: float = 0.0
+    values: list[array[float]] = field(default_factory=list)
+    promises: dict[DriveId, list[float]] = field(init=False)
+    missed: dict[StorageId, float] = field(default_factory=dict)
+    takers: dict[StorageId, dict[DriveId, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.promises = {
+            drive: [0.0] * 4
+            for drive, known in self.last.drives.items()
+            if (policy := known.policy) is not None
+            and (policy.reservation or policy.latency_target_ms)
+        }
+
+    def add(self, seen: Seen, seconds: float) -> None:
+        """Add a sample, which stands for so many seconds."""
+        self.last = seen
+        self.seconds += seconds
+        self.values.append(seen.values)
+        missed = {n for n, each in seen.storages.items() if each.division.kept < FULL_RATIO}
+        for drive, figures in self.promises.items():
+            known = seen.drives[drive]
+            reservation, latency = judged(drive, known, seen.storages.get(known.storage or ""))
+            if reservation is not None:
+                figures[not reservation] += seconds
+            if latency is not None:
+                figures[2 + (not latency)] += seconds
+            if (reservation is False or latency is False) and known.storage is not None:
+                missed.add(known.storage)
+        for name in missed:
+            self.missed[name] = self.missed.get(name, 0.0) + seconds
+        if missed:
+            self._add_takers(seen, missed, seconds)
+
+    def _add_takers(self, seen: Seen, missed: Collection[StorageId], seconds: float) -> None:
+        """Add what drives took above what they were owed, on storages with a missed promise."""
+        for drive, known in seen.drives.items():
+            name, rate = known.storage, known.measured.rate
+            if name is not None and name in missed and rate is not None:
+                more = rate - owed(known)
+                if more > 0:
+                    takers = self.takers.setdefault(name, {})
+                    takers[drive] = takers.get(drive, 0.0) + more * seconds
+
+    def minute(self) -> Minute:
+        """Return what is recorded of them."""
+        count = len(self.drives)
+        values = array("f")
+        for sample in self.values:
+            values.extend(sample)
+        rates, waits = values[_RATE :: len(SERIES)], buckets(values[_WAIT :: len(SERIES)])
+        if min(memoryview(waits).cast("H"), default=INFINITE) >= INFINITE:
+            waits = b""
+        figures = {}
+        on: dict[str, list[int]] = {}
+        for place, drive in enumerate(self.drives):
+            before_s, now_s = self.first.held_s(drive), self.last.held_s(drive)
+            held_s = now_s - before_s if now_s >= before_s else now_s
+            promises = self.promises.get(drive)
+            if held_s or promises is not None:
+                a, b, c, d = promises or (0.0,) * 4
+                figures[place] = (held_s, a, b, c, d)
+            if (storage := self.last.drives[drive].storage) is not None:
+                on.setdefault(storage, []).append(place)
+        samples = [rates[at : at + count] for at in range(0, len(rates), count or 1)]
+        return Minute(
+            self.hour,
+            0.0,
+            self.seconds,
+            len(self.values),
+            [(self._key(drive), self._about(drive)) for drive in self.drives],
+            buckets(rates),
+            waits,
+            array("f", [_highest(rates[place::count]) for place in range(count)]).tobytes(),
+            figures,
+            {_text(name): self._storage(name, places, samples) for name, places in on.items()},
+        )
+
+    def _key(self, drive: DriveId) -> DriveKey:
+        uuid = self.uuids.get(drive.domain)
+        return DriveKey(_text(uuid or f"name:{drive.domain}"), _text(drive.target))
+
+    def _about(self, drive: DriveId) -> DriveAbout:
+        known = self.last.drives[drive]
+        policy = known.policy
+        limit = policy.limit * budgets(policy) if policy and policy.limit is not None else None
+        return DriveAbout(
+            _text(drive.domain),
+            self.uuids.get(drive.domain) or None,
+            known.storage and _text(known.storage),
+            known.tenant and _text(known.tenant),
+            limit,
+            policy.reservation if policy else 0,
+            drive in self.last.above,
+        )
+
+    def _storage(
+        self, name: StorageId, places: Sequence[int], samples: Sequence[array[float]]
+    ) -> StorageMinute:
+        sums = [sum(v for at in places if (v := rates[at]) == v) for rates in samples]  # not NaN
+        known = self.last.storages.get(name)
+        return StorageMinute(
+            buckets(array("f", sums)),
+            usable(known) if known else None,
+            known.promised if known else 0.0,
+            self.missed.get(name, 0.0),
+            [
+                (_text(drive.domain), _text(drive.target), more)
+                for drive, more in self.takers.get(name, {}).items()
+            ],
+        )
+
+
+def _highest(rates: array[float]) -> float:
+    """Return the highest rate; 0 if none is known."""
+    highest = max(rates)
+    if highest == highest:
+        return highest
+    return max((rate for rate in rates if rate == rate), default=0.0)  # NaN: not known
+
+
+def _text(name: str) -> str:
+    """Return a name as SQLite can have it."""
+    return name.encode(errors="replace").decode()
