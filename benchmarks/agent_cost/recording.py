@@ -30,11 +30,13 @@ from benchmarks import result_file
 from benchmarks.agent_cost.measure import measure
 from benchmarks.agent_cost.run import LEAST_TICKS, Machine
 from benchmarks.agent_cost.scenario import Scenario
+from iokeel.core.promises import LATENCY_TARGET, RESERVATION
 from iokeel.core.values.counters import Counters, DriveId, Flow, Rates
 from iokeel.core.values.policy import DrivePolicy
 from iokeel.core.values.state import Demand, DriveState, Measured, StorageState
 from iokeel.core.values.storage import StoragePolicy
 from iokeel.report.metrics.prometheus import Metrics
+from iokeel.report.records import Account, Kept
 from iokeel.running.minutes import Seen
 from iokeel.running.recorder import Recorder
 from iokeel.store.weeks import HOUR_S
@@ -101,6 +103,7 @@ def record(folder: Path, journals: Path, drives: int, hours: int) -> Recorded:
     written: list[int] = []
     sizes: list[int] = []
     journal = 0
+    accounts: dict[DriveId, Account] = {}
     for number in range(round(hours * HOUR_S / SAMPLE_S) + 1):
         at_s = number * SAMPLE_S
         seen = {}
@@ -114,7 +117,10 @@ def record(folder: Path, journals: Path, drives: int, hours: int) -> Recorded:
             storage = f"ssd{place // DRIVES_A_STORAGE}"
             seen[name] = DriveState(policy, storage, measured=measured, demand=held)
             values.extend((rate, 4000.0, 0.001, rate / 1e6, 0.0))
-        sample = Seen(seen, storages, values, uuids, {})
+            if place % 3 == 2:
+                kept = Kept(0.75 * at_s, 0.25 * at_s)
+                accounts[name] = Account(promises={RESERVATION: kept, LATENCY_TARGET: kept})
+        sample = Seen(seen, storages, values, uuids, {}, accounts)
         at_ns, now_s = round(at_s * 1e9), FIRST_HOUR * HOUR_S + at_s
         if clock.time(lambda: recorder.sample(at_ns, now_s, sample)):  # noqa: B023
             found = [path.stat().st_size for path in journals.glob("*.journal")]

@@ -314,9 +314,9 @@ class Agent:
             self._note_room()
             owners = (drive.tenant for drive in seen.drives.values())
             before = with_every_tenant(self.state, self.config.tenants, owners)
-            self.state, orders = decide(before, seen, now_ns)
+            after, orders = decide(before, seen, now_ns)
+            self.state = after
             self.looks += 1
-            self.accounts.look(before, self.state, seen.drives, now_ns)
             self.enforcer.forget_gone(domains, seen.drives)
             self.enforcer.forget_released(before, self.state)
             # Before anything else is waited for, so that what was decided counts as held at once.
@@ -324,19 +324,36 @@ class Agent:
             absurd = beyond_belief(before.drives, self.state.drives, seen.drives)
             self.metrics.errors["absurd"] += self._notices.tell_absurd(absurd)
             if domains is None:
-                self.would.look(before, seen, self.observer.vms(), self.config, now_ns)
                 await self._follow_all(before, now_ns)
             # Saved before orders are carried out, because a restart after a crash needs them.
             await self._save_decided(before, seen.drives, orders)
             for order in orders:
                 self.history.add_order(now_ns, order.drive, order.reason)
                 self.enforcer.send(order)
+            self._count(before, after, seen, now_ns, whole=domains is None)
         if domains is None:
             beyond = beyond_limits(before.drives, self.state.drives, seen.drives)
             for name in self._doubts.due(beyond, time.monotonic()):
                 self.announce(name)
         if self.state.suspects:
             self.tasks.spawn(self._look_soon({drive.domain for drive in self.state.suspects}))
+
+    def _count(
+        self, before: State, after: State, seen: Observation, now_ns: int, *, whole: bool
+    ) -> None:
+        """Count what drives did, and what would hold those that are only observed.
+
+        It is only told, so no limits wait for it or fail with it.
+        """
+        try:
+            self.accounts.look(before, after, seen.drives, now_ns)
+            if whole:
+                self.would.look(before, seen, self.observer.vms(), self.config, now_ns)
+        except Exception as error:
+            self.metrics.errors["internal"] += 1
+            self._notices.tell_uncounted(error)
+        else:
+            self._notices.tell_uncounted(None)
 
     async def _forget_others(self, domains: Collection[str] | None) -> None:
         """Forget the drives of VMs whose names have passed to others, as by `virsh domrename`."""
@@ -515,7 +532,9 @@ class Agent:
         self.history.add(now_ns, self.state.drives, values)
         if self.recorder is not None:
             storages = would.state.storages if would.above else shown.storages
-            seen = Seen(shown.drives, storages, values, self.observer.uuids, would.above)
+            seen = Seen(
+                shown.drives, storages, values, self.observer.uuids, would.above, self.accounts
+            )
             if self.recorder.sample(now_ns, time.time(), seen):
                 self.tasks.spawn(self.recorder.record())
 

@@ -11,6 +11,7 @@ from iokeel.core.values.state import DriveState, Measured, State, StorageState
 from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.records import Above
 from iokeel.report.snapshot import series_values
+from iokeel.running.accounts import Accounts
 from iokeel.running.minutes import Seen
 from iokeel.running.recorder import Recorder
 from iokeel.store.weeks import HOUR_S
@@ -31,6 +32,7 @@ class Recording:
         self.recorder = Recorder(folder / "history.db", socket, self.metrics, keep_hours)
         self.now_s = float(hour * HOUR_S)
         self.uuids: dict[str, str] = {}
+        self._accounts = Accounts()
         self._at_ns = 0
 
     def sample(
@@ -44,7 +46,10 @@ class Recording:
         self._at_ns += round(step_s * NS_PER_S)
         self.now_s += step_s
         values = array("f", series_values(State(drives=dict(drives))))
-        seen = Seen(drives, storages or {}, values, self.uuids, above or {})
+        before = {drive: known._replace(measured=Measured()) for drive, known in drives.items()}
+        after = State(drives=dict(drives), storages=dict(storages or {}))
+        self._accounts.look(State(drives=before), after, drives, self._at_ns)
+        seen = Seen(drives, storages or {}, values, self.uuids, above or {}, self._accounts)
         if self.recorder.sample(self._at_ns, self.now_s, seen):
             self.recorder.record_now()
 

@@ -11,11 +11,12 @@ from typing import NamedTuple
 import msgspec
 
 from iokeel.core.measure.demand import FULL_RATIO
+from iokeel.core.promises import LATENCY_TARGET, RESERVATION
 from iokeel.core.values.claimant import budgets
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.state import DriveState, Share, StorageState
 from iokeel.core.values.storage import StorageId
-from iokeel.report.records import SERIES, Above
+from iokeel.report.records import SERIES, Above, Account, Kept
 from iokeel.report.snapshot import usable
 from iokeel.store.histogram import INFINITE, buckets
 from iokeel.store.weeks import DriveAbout, DriveKey
@@ -27,7 +28,7 @@ class Seen(NamedTuple):
     """What is sampled: the law's memory, with observed drives as they would be.
 
     values: those of records.SERIES for each drive in turn. uuids: of VMs by name; "" if it has
-    none. above: of the observed drives.
+    none. above: of the observed drives. accounts: of the others.
     """
 
     drives: Mapping[DriveId, DriveState]
@@ -35,41 +36,13 @@ class Seen(NamedTuple):
     values: array[float]
     uuids: Mapping[str, str]
     above: Mapping[DriveId, Above]
+    accounts: Mapping[DriveId, Account]
 
     def held_s(self, drive: DriveId) -> float:
         """Return for how long a drive was held, or would have been, since the agent's start."""
         if (above := self.above.get(drive)) is not None:
             return above.seconds
         return self.drives[drive].demand.throttled_s
-
-
-class Judged(NamedTuple):
-    """Whether promises to a drive were kept in its last interval; None: none, or not known."""
-
-    reservation: bool | None = None
-    latency: bool | None = None
-
-
-def judged(drive: DriveId, known: DriveState, storage: StorageState | None) -> Judged:
-    """Judge the promises to a drive in its last interval.
-
-    An interval without a request tells nothing. A reservation is missed if the drive did less,
-    although its limits held it, or although it had requests on their way all the time to a storage
-    above its target. A latency target is missed as the law sees it.
-    """
-    policy, did, rate = known.policy, known.measured.rates, known.measured.rate
-    if policy is None or did is None or not rate:
-        return Judged()
-    reservation = latency = None
-    if policy.reservation:
-        asks = known.demand.backlogged
-        if storage is not None and storage.feedback.over:
-            requests = (did.read.raw_iops + did.write.raw_iops) * (did.mean_latency_s or 0.0)
-            asks = asks or requests >= 1
-        reservation = not asks or rate >= FULL_RATIO * policy.reservation
-    if policy.latency_target_ms is not None and storage is not None:
-        latency = drive not in storage.suffering
-    return Judged(reservation, latency)
 
 
 def owed(known: DriveState) -> float:
@@ -115,8 +88,9 @@ class Minute(msgspec.Struct, array_like=True):
 class Samples:
     """Samples of the same drives, of a minute or less.
 
-    hour: of the wall clock. first: the sample before them, if that has the same drives. promises:
-    four figures, as in DriveHour, of the drives that had a promise at the first sample.
+    hour: of the wall clock. first: the sample before them, if that has the same drives. kept: for
+    how long promises to drives had been kept and missed at the last sample. promises: four figures,
+    as in DriveHour, of the drives that had a promise at the first sample.
     """
 
     hour: int
@@ -124,6 +98,7 @@ class Samples:
     uuids: Mapping[str, str]
     first: Seen
     last: Seen
+    kept: dict[DriveId, dict[str, Kept]]
     seconds: float = 0.0
     values: list[array[float]] = field(default_factory=list)
     promises: dict[DriveId, list[float]] = field(init=False)
@@ -145,18 +120,28 @@ class Samples:
         self.values.append(seen.values)
         missed = {n for n, each in seen.storages.items() if each.division.kept < FULL_RATIO}
         for drive, figures in self.promises.items():
-            known = seen.drives[drive]
-            reservation, latency = judged(drive, known, seen.storages.get(known.storage or ""))
-            if reservation is not None:
-                figures[not reservation] += seconds
-            if latency is not None:
-                figures[2 + (not latency)] += seconds
-            if (reservation is False or latency is False) and known.storage is not None:
-                missed.add(known.storage)
+            storage = seen.drives[drive].storage
+            if self._add_promises(drive, figures, seen.accounts.get(drive)) and storage is not None:
+                missed.add(storage)
         for name in missed:
             self.missed[name] = self.missed.get(name, 0.0) + seconds
         if missed:
             self._add_takers(seen, missed, seconds)
+
+    def _add_promises(self, drive: DriveId, figures: list[float], account: Account | None) -> bool:
+        """Add for how long a drive's promises were kept and missed; return whether one was."""
+        now = {} if account is None else dict(account.promises)
+        before, self.kept[drive] = self.kept.get(drive, now), now
+        is_missed = False
+        for place, promise in ((0, RESERVATION), (2, LATENCY_TARGET)):
+            kept_s, missed_s = now.get(promise, Kept())
+            was = before.get(promise, Kept())
+            if kept_s < was.kept_s or missed_s < was.missed_s:  # the account has begun anew
+                was = Kept()
+            figures[place] += kept_s - was.kept_s
+            figures[place + 1] += missed_s - was.missed_s
+            is_missed |= missed_s > was.missed_s
+        return is_missed
 
     def _add_takers(self, seen: Seen, missed: Collection[StorageId], seconds: float) -> None:
         """Add what drives took above what they were owed, on storages with a missed promise."""

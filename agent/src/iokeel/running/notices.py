@@ -30,7 +30,7 @@ class Notices:
         self._set_aside: set[DriveId | str | None] = set()
         self._failed, self._absurd = Sparing(1, _AGAIN_S), Sparing(1, _AGAIN_S)
         self._namesakes: set[str] = set()
-        self._unsaved = False
+        self._unsaved = self._uncounted = False
 
     def tell(self, state: State) -> int:
         """Log the changes since the last state; return how many new errors the law had."""
@@ -69,6 +69,14 @@ class Notices:
         elif error is None and self._unsaved:
             log.info("the state is saved again")
         self._unsaved = error is not None
+
+    def tell_uncounted(self, error: Exception | None) -> None:
+        """Log that what drives do can't be counted, or that it could be again."""
+        if error is not None and not self._uncounted:
+            log.error("what drives do can't be counted, please report it", exc_info=error)
+        elif error is None and self._uncounted:
+            log.info("what drives do is counted again")
+        self._uncounted = error is not None
 
     def tell_absurd(self, drives: Collection[DriveId]) -> int:
         """Log the VMs whose counters were dropped; return how many drives have such ones."""

@@ -88,8 +88,11 @@ class Recorder:
             samples = None
         if samples is None:
             before = self._samples
-            first = before.last if before is not None and before.drives == names else seen
-            samples = self._samples = Samples(hour, names, dict(seen.uuids), first, seen)
+            first, kept = seen, {}
+            if before is not None:
+                first = before.last if before.drives == names else seen
+                kept = {drive: was for drive, was in before.kept.items() if drive in seen.drives}
+            samples = self._samples = Samples(hour, names, dict(seen.uuids), first, seen, kept)
         samples.add(seen, seconds)
         return bool(self._minutes)
 
