@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from iokeel.host.cgroup.place import io_hierarchy
 from iokeel.host.process import is_guest
 from testing.agents import HostAgent, iokeel
 from testing.lab.guests.domain import DiskSpec, folder_in_memory, make_disk
+from testing.lab.guests.migration import migrate
 from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.waiting import eventually
@@ -27,7 +29,9 @@ pytestmark = pytest.mark.alone
 # Its QEMU is found by this name among those of all tests.
 NAME = f"below-{os.getpid()}"
 LIMIT = 1000
-RATE = 50_000_000
+RATE = 20_000_000
+"""Of block jobs: it takes many times the bytes that a limit of LOW lets pass."""
+LOW = 100
 SECONDS = 12
 BACKUP = """
 <domainbackup>
@@ -57,12 +61,12 @@ def loop(file: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def guest(host: Host, drive: DiskSpec) -> Iterator[tuple[Vm, Path]]:
+def guest(host: Host, drive: DiskSpec, limit: int = LIMIT) -> Iterator[tuple[Vm, Path]]:
     """Run a guest in a group of its own, which has to be empty before it goes."""
     hierarchy = io_hierarchy()
     assert hierarchy is not None
     group = hierarchy.folder / f"iokeel-below-{os.getpid()}"
-    promise = policy(f'target="vda" limit="{LIMIT}"')
+    promise = policy(f'target="vda" limit="{limit}"')
     group.mkdir()
     try:
         try:
@@ -116,12 +120,7 @@ def test_copied_clusters_do_not_keep_a_guest_below_its_limit(
              "-F", "raw", "-b", below, above, "256M"], check=True,
         )  # fmt: skip
         drive = DiskSpec("vda", above, format="qcow2")
-        vm, group = stack.enter_context(guest(host, drive))
-        if limit != LIMIT:
-            host.virsh(
-                "metadata", NAME, "--uri", "urn:iokeel:policy:1", "--key", "iokeel", "--live",
-                "--set", f'<policy><drive target="vda" limit="{limit}"/></policy>',
-            )  # fmt: skip
+        vm, group = stack.enter_context(guest(host, drive, limit))
         agent = stack.enter_context(HostAgent(host))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
         # At 20 requests a second, what the first ones wait for is a tenth of a few seconds.
@@ -137,11 +136,7 @@ def test_a_backup_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path)
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
         backup = folder / "backup.qcow2"
         host.virsh("backup-begin", NAME, "/dev/stdin", input=BACKUP.format(file=backup))
-        eventually(lambda: f"is held to {RATE // 10**6} MB/s" in why(agent), what="the rate")
-        started, before = time.monotonic(), progress(host)
-        assert fio(vm, "randread", 6) >= 0.9 * LIMIT, why(agent)
-        done = (progress(host) - before) / (time.monotonic() - started)
-        assert 0.8 * RATE <= done <= 1.2 * RATE
+        see_both_go_on(host, vm, agent, LIMIT)
         assert bounded(group)
 
         agent.stop(signal.SIGKILL)
@@ -152,6 +147,60 @@ def test_a_backup_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path)
         eventually(lambda: "set by somebody else" in why(agent), what="the job")
         host.virsh("domjobabort", NAME)
         eventually(lambda: "backup job" not in why(agent), what="its end")
+
+
+def see_both_go_on(host: Host, vm: Vm, agent: HostAgent, limit: int) -> None:
+    """See that a job has its rate while the guest has its limit."""
+    eventually(lambda: f"is held to {RATE // 10**6} MB/s" in why(agent), what="the rate")
+    started, before = time.monotonic(), progress(host)
+    assert fio(vm, "randread", 6) >= 0.9 * limit, why(agent)
+    done = (progress(host) - before) / (time.monotonic() - started)
+    assert 0.8 * RATE <= done <= 1.2 * RATE
+
+
+def test_a_commit_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path) -> None:
+    base, top = make_disk(folder / "base.raw", 400), folder / "top"
+    with top.open("wb") as file:
+        file.truncate(1 << 30)
+    with ExitStack() as stack:
+        below, above = stack.enter_context(loop(base)), stack.enter_context(loop(top))
+        words = ("create", "-q", "-f", "qcow2", "-F", "raw", "-b", below, above, "400M")
+        subprocess.run(["qemu-img", *words], check=True)
+        subprocess.run(["qemu-io", "-c", "write -q -P 7 0 400M", above], check=True)
+        drive = DiskSpec("vda", above, format="qcow2")
+        vm, group = stack.enter_context(guest(host, drive, LOW))
+        agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        host.virsh("blockcommit", NAME, "vda", "--active")
+        see_both_go_on(host, vm, agent, LOW)
+        assert bounded(group)
+        host.virsh("blockjob", NAME, "vda", "--abort")
+
+
+def test_a_migration_copies_storage_at_its_rate_and_the_guest_has_its_limit(
+    host: Host, folder: Path
+) -> None:
+    image, there = make_disk(folder / "disk.raw", 400), folder / "there.raw"
+    with there.open("wb") as file:
+        file.truncate(image.stat().st_size)
+    with ExitStack() as stack:
+        target = stack.enter_context(Host.trixie() if host.suite == "trixie" else Host.bookworm())
+        target.start_libvirtd()
+        disk, copy = stack.enter_context(loop(image)), stack.enter_context(loop(there))
+        vm, group = stack.enter_context(guest(host, DiskSpec("vda", disk), LOW))
+        agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        # libvirt changes no limits while a guest migrates, so they have to fit it before.
+        fio(vm, "randread", 6)
+        with ThreadPoolExecutor(1) as threads:
+            moving = threads.submit(migrate, NAME, host, target, copies={disk: copy})
+            try:
+                see_both_go_on(host, vm, agent, LOW)
+                assert bounded(group)
+            finally:
+                host.run(["virsh", "domjobabort", NAME], check=False)
+            with pytest.raises(RuntimeError, match="cancell?ed|aborted"):
+                moving.result()
 
 
 def progress(host: Host) -> int:
