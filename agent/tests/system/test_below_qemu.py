@@ -18,10 +18,11 @@ from iokeel.core.values.curve import DEFAULT_MODEL
 from iokeel.host.cgroup.place import io_hierarchy
 from iokeel.host.process import is_guest
 from testing.agents import HostAgent, iokeel
-from testing.lab.guests.domain import DiskSpec, folder_in_memory, make_disk
+from testing.lab.guests.domain import DiskSpec, domain_xml, folder_in_memory, make_disk
 from testing.lab.guests.migration import migrate
 from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
+from testing.lab.image import image
 from testing.waiting import eventually
 from tests.system.rig import policy
 
@@ -34,6 +35,10 @@ RATE = 20_000_000
 """Of block jobs: it takes many times the bytes that a limit of LOW lets pass."""
 LOW = 100
 SECONDS = 12
+BLKDISCARD = Path("/usr/sbin/blkdiscard")
+ZEROES_BYTES = 256 << 20
+MOST_S = 60
+"""For zeroes that the bound would hold for minutes, on a machine that is busy."""
 BACKUP = """
 <domainbackup>
   <disks>
@@ -67,11 +72,15 @@ def guest(host: Host, drive: DiskSpec, limit: int = LIMIT) -> Iterator[tuple[Vm,
     hierarchy = io_hierarchy()
     assert hierarchy is not None
     group = hierarchy.folder / f"iokeel-below-{os.getpid()}"
-    promise = policy(f'target="vda" limit="{limit}"')
+    promise = policy(f'target="{drive.target}" limit="{limit}"')
     group.mkdir()
     try:
         try:
-            with Vm.boot(host, NAME, [drive], policy=promise) as vm:
+            vm = Vm(host, NAME)
+            made = image((BLKDISCARD,))
+            vm.define(domain_xml(NAME, [drive], image=made, folder=host.dir, policy=promise))
+            vm.start()
+            with vm:
                 (group / "cgroup.procs").write_text(str(qemu_of_guest()))
                 yield vm, group
         finally:
@@ -230,3 +239,39 @@ def test_a_job_without_a_rate_runs_free_beside_the_guest_and_bounds_come_back(
         assert fio(vm, "randread", 4) >= 0.9 * LIMIT, why(agent)
         host.virsh("blockjob", NAME, "vda", "--abort")
         eventually(lambda: bounded(group), what="the bounds again")
+
+
+@pytest.mark.parametrize("target", ["vda", "sda"])
+def test_no_bound_holds_zeroes_on_a_block_device_for_minutes(
+    host: Host, folder: Path, target: str
+) -> None:
+    """While the kernel zeroes a device, libvirt can't read its size, nor anything of the domain."""
+    file = make_disk(folder / "disk.raw", 64)
+    os.truncate(file, 1 << 30)
+    with ExitStack() as stack:
+        disk = stack.enter_context(loop(file))
+        vm, group = stack.enter_context(guest(host, DiskSpec(target, disk), LOW))
+        agent = stack.enter_context(HostAgent(host))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        held_s = ZEROES_BYTES / bound(group)
+        assert held_s > 4 * MOST_S
+        vm.start_program(
+            f"fio --name=x --filename=/dev/{target} --ioengine=libaio --direct=1 --size=60m"
+            " --time_based --runtime=600 --rw=randread --bs=4k --iodepth=16"
+        )
+        eventually(lambda: reads(agent, target) > 0.8 * LOW, 60)
+        before = agent.drive(NAME, target)["write_bytes"]
+        words = f"-z -o {256 << 20} -l {ZEROES_BYTES} /dev/{target}"
+        zeroing = vm.start_program(f"exec /usr/bin/blkdiscard {words}")
+        assert vm.wait(zeroing, MOST_S).status == 0
+        eventually(lambda: reads(agent, target) > 0.8 * LOW, 60)
+        assert agent.drive(NAME, target)["write_bytes"] >= before + ZEROES_BYTES
+
+
+def bound(group: Path) -> int:
+    """Return the bytes a second that a group may write."""
+    return int((group / "blkio.throttle.write_bps_device").read_text().split()[1])
+
+
+def reads(agent: HostAgent, target: str) -> float:
+    return agent.drive(NAME, target)["raw_read_iops"] or 0.0
