@@ -28,6 +28,7 @@ import numpy as np
 
 from iokeel.core import decide  # noqa: F401  all of the law is loaded
 from iokeel.core.measure import storage
+from iokeel.core.values.limits import BUCKET_S
 from iokeel.core.values.storage import StoragePolicy
 from testing.sim.fleet import Fleet
 from testing.sim.storage import Disk, steady
@@ -51,7 +52,7 @@ def _is_held(known: Any, did: Any) -> bool:
 
 def _waited_in_this_interval(known: Any, did: Any) -> bool:
     used_s = max((storage._used_s(limits, did) for limits in known.sent.ours), default=0.0)
-    return did.throttled is None and (_is_held(known, did) or used_s > storage.BUCKET_S)
+    return did.throttled is None and (_is_held(known, did) or used_s > BUCKET_S)
 
 
 def _without_device(known: Any, activity: Any) -> float | None:
@@ -127,7 +128,7 @@ def missed(rule: str, counted: bool, hosts: int) -> float:
 def _missed(seed: int, counted: bool) -> float:
     chance = random.Random(seed)
     capacity = chance.choice(_REAL_CAPACITIES)
-    policy = StoragePolicy(capacity * chance.choice(_CONFIGURED), chance.choice(_TARGETS_MS))
+    policy = StoragePolicy(round(capacity * chance.choice(_CONFIGURED)), chance.choice(_TARGETS_MS))
     held = [guest for guest in guests_of(seed, False) if guest.policy is not None]
     guests = [replace(guest, cached=False) for guest in held]
     disk = Disk(policy, steady(capacity), 0.0005, 2.0, counted=counted)
