@@ -8,17 +8,21 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from iokeel.core.values.curve import DEFAULT_MODEL
 from iokeel.host.cgroup.place import io_hierarchy
 from iokeel.host.process import is_guest
 from testing.agents import HostAgent, iokeel
-from testing.lab.guests.domain import DiskSpec, folder_in_memory, make_disk
+from testing.lab.guests.domain import DiskSpec, domain_xml, folder_in_memory, make_disk
+from testing.lab.guests.migration import migrate
 from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
+from testing.lab.image import image
 from testing.waiting import eventually
 from tests.system.rig import policy
 
@@ -27,8 +31,14 @@ pytestmark = pytest.mark.alone
 # Its QEMU is found by this name among those of all tests.
 NAME = f"below-{os.getpid()}"
 LIMIT = 1000
-RATE = 50_000_000
+RATE = 20_000_000
+"""Of block jobs: it takes many times the bytes that a limit of LOW lets pass."""
+LOW = 100
 SECONDS = 12
+BLKDISCARD = Path("/usr/sbin/blkdiscard")
+ZEROES_BYTES = 256 << 20
+MOST_S = 60
+"""For zeroes that the bound would hold for minutes, on a machine that is busy."""
 BACKUP = """
 <domainbackup>
   <disks>
@@ -57,16 +67,20 @@ def loop(file: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def guest(host: Host, drive: DiskSpec) -> Iterator[tuple[Vm, Path]]:
+def guest(host: Host, drive: DiskSpec, limit: int = LIMIT) -> Iterator[tuple[Vm, Path]]:
     """Run a guest in a group of its own, which has to be empty before it goes."""
     hierarchy = io_hierarchy()
     assert hierarchy is not None
     group = hierarchy.folder / f"iokeel-below-{os.getpid()}"
-    promise = policy(f'target="vda" limit="{LIMIT}"')
+    promise = policy(f'target="{drive.target}" limit="{limit}"')
     group.mkdir()
     try:
         try:
-            with Vm.boot(host, NAME, [drive], policy=promise) as vm:
+            vm = Vm(host, NAME)
+            made = image((BLKDISCARD,))
+            vm.define(domain_xml(NAME, [drive], image=made, folder=host.dir, policy=promise))
+            vm.start()
+            with vm:
                 (group / "cgroup.procs").write_text(str(qemu_of_guest()))
                 yield vm, group
         finally:
@@ -82,11 +96,11 @@ def qemu_of_guest() -> int:
     return next(pid for pid in pids if is_guest(pid, NAME))
 
 
-def fio(vm: Vm, kind: str, seconds: int = SECONDS) -> float:
-    """Return the requests a second of 4K requests, after a second at the start."""
+def fio(vm: Vm, kind: str, seconds: int = SECONDS, kib: int = 4) -> float:
+    """Return the requests a second, after some seconds at the start in which limits fit to them."""
     done = vm.exec(
-        f"fio --name=x --filename=/dev/vda --ioengine=libaio --direct=1 --rw={kind} --bs=4k"
-        f" --iodepth=32 --time_based --ramp_time=2 --runtime={seconds} --output-format=json"
+        f"fio --name=x --filename=/dev/vda --ioengine=libaio --direct=1 --rw={kind} --bs={kib}k"
+        f" --iodepth=32 --time_based --ramp_time=4 --runtime={seconds} --output-format=json"
     )
     (job,) = json.loads(done.stdout)["jobs"]
     return float(job["write" if "write" in kind else "read"]["iops"])
@@ -116,12 +130,7 @@ def test_copied_clusters_do_not_keep_a_guest_below_its_limit(
              "-F", "raw", "-b", below, above, "256M"], check=True,
         )  # fmt: skip
         drive = DiskSpec("vda", above, format="qcow2")
-        vm, group = stack.enter_context(guest(host, drive))
-        if limit != LIMIT:
-            host.virsh(
-                "metadata", NAME, "--uri", "urn:iokeel:policy:1", "--key", "iokeel", "--live",
-                "--set", f'<policy><drive target="vda" limit="{limit}"/></policy>',
-            )  # fmt: skip
+        vm, group = stack.enter_context(guest(host, drive, limit))
         agent = stack.enter_context(HostAgent(host))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
         # At 20 requests a second, what the first ones wait for is a tenth of a few seconds.
@@ -137,11 +146,7 @@ def test_a_backup_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path)
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
         backup = folder / "backup.qcow2"
         host.virsh("backup-begin", NAME, "/dev/stdin", input=BACKUP.format(file=backup))
-        eventually(lambda: f"is held to {RATE // 10**6} MB/s" in why(agent), what="the rate")
-        started, before = time.monotonic(), progress(host)
-        assert fio(vm, "randread", 6) >= 0.9 * LIMIT, why(agent)
-        done = (progress(host) - before) / (time.monotonic() - started)
-        assert 0.8 * RATE <= done <= 1.2 * RATE
+        see_both_go_on(host, vm, agent, LIMIT)
         assert bounded(group)
 
         agent.stop(signal.SIGKILL)
@@ -152,6 +157,60 @@ def test_a_backup_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path)
         eventually(lambda: "set by somebody else" in why(agent), what="the job")
         host.virsh("domjobabort", NAME)
         eventually(lambda: "backup job" not in why(agent), what="its end")
+
+
+def see_both_go_on(host: Host, vm: Vm, agent: HostAgent, limit: float, kib: int = 4) -> None:
+    """See that a job has its rate while the guest has its limit, in reads of a size a second."""
+    eventually(lambda: f"is held to {RATE // 10**6} MB/s" in why(agent), what="the rate")
+    started, before = time.monotonic(), progress(host)
+    assert fio(vm, "randread", 8, kib) >= 0.8 * limit, why(agent)
+    done = (progress(host) - before) / (time.monotonic() - started)
+    assert 0.8 * RATE <= done <= 1.2 * RATE
+
+
+def test_a_commit_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path) -> None:
+    base, top = make_disk(folder / "base.raw", 400), folder / "top"
+    with top.open("wb") as file:
+        file.truncate(1 << 30)
+    with ExitStack() as stack:
+        below, above = stack.enter_context(loop(base)), stack.enter_context(loop(top))
+        words = ("create", "-q", "-f", "qcow2", "-F", "raw", "-b", below, above, "400M")
+        subprocess.run(["qemu-img", *words], check=True)
+        subprocess.run(["qemu-io", "-c", "write -q -P 7 0 400M", above], check=True)
+        drive = DiskSpec("vda", above, format="qcow2")
+        vm, group = stack.enter_context(guest(host, drive, LOW))
+        agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        host.virsh("blockcommit", NAME, "vda", "--active")
+        see_both_go_on(host, vm, agent, LOW)
+        assert bounded(group)
+        host.virsh("blockjob", NAME, "vda", "--abort")
+
+
+def test_a_migration_copies_storage_at_its_rate_and_the_guest_has_its_limit(
+    host: Host, folder: Path
+) -> None:
+    image, there = make_disk(folder / "disk.raw", 400), folder / "there.raw"
+    with there.open("wb") as file:
+        file.truncate(image.stat().st_size)
+    with ExitStack() as stack:
+        target = stack.enter_context(Host.trixie() if host.suite == "trixie" else Host.bookworm())
+        target.start_libvirtd()
+        disk, copy = stack.enter_context(loop(image)), stack.enter_context(loop(there))
+        vm, group = stack.enter_context(guest(host, DiskSpec("vda", disk), LOW))
+        agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        assert fio(vm, "randread", 6) >= 0.9 * LOW, why(agent)
+        with ThreadPoolExecutor(1) as threads:
+            moving = threads.submit(migrate, NAME, host, target, copies={disk: copy})
+            try:
+                # Other limits fit these reads, and libvirt changes none while a guest migrates.
+                see_both_go_on(host, vm, agent, LOW / DEFAULT_MODEL.read.cost(16 << 10), kib=16)
+                assert bounded(group)
+            finally:
+                host.run(["virsh", "domjobabort", NAME], check=False)
+            with pytest.raises(RuntimeError, match=r"cancell?ed|aborted"):
+                moving.result()
 
 
 def progress(host: Host) -> int:
@@ -180,3 +239,39 @@ def test_a_job_without_a_rate_runs_free_beside_the_guest_and_bounds_come_back(
         assert fio(vm, "randread", 4) >= 0.9 * LIMIT, why(agent)
         host.virsh("blockjob", NAME, "vda", "--abort")
         eventually(lambda: bounded(group), what="the bounds again")
+
+
+@pytest.mark.parametrize("target", ["vda", "sda"])
+def test_no_bound_holds_zeroes_on_a_block_device_for_minutes(
+    host: Host, folder: Path, target: str
+) -> None:
+    """While the kernel zeroes a device, libvirt can't read its size, nor anything of the domain."""
+    file = make_disk(folder / "disk.raw", 64)
+    os.truncate(file, 1 << 30)
+    with ExitStack() as stack:
+        disk = stack.enter_context(loop(file))
+        vm, group = stack.enter_context(guest(host, DiskSpec(target, disk), LOW))
+        agent = stack.enter_context(HostAgent(host))
+        eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        held_s = ZEROES_BYTES / bound(group)
+        assert held_s > 4 * MOST_S
+        vm.start_program(
+            f"fio --name=x --filename=/dev/{target} --ioengine=libaio --direct=1 --size=60m"
+            " --time_based --runtime=600 --rw=randread --bs=4k --iodepth=16"
+        )
+        eventually(lambda: reads(agent, target) > 0.8 * LOW, 60)
+        before = agent.drive(NAME, target)["write_bytes"]
+        words = f"-z -o {256 << 20} -l {ZEROES_BYTES} /dev/{target}"
+        zeroing = vm.start_program(f"exec /usr/bin/blkdiscard {words}")
+        assert vm.wait(zeroing, MOST_S).status == 0
+        eventually(lambda: reads(agent, target) > 0.8 * LOW, 60)
+        assert agent.drive(NAME, target)["write_bytes"] >= before + ZEROES_BYTES
+
+
+def bound(group: Path) -> int:
+    """Return the bytes a second that a group may write."""
+    return int((group / "blkio.throttle.write_bps_device").read_text().split()[1])
+
+
+def reads(agent: HostAgent, target: str) -> float:
+    return agent.drive(NAME, target)["raw_read_iops"] or 0.0

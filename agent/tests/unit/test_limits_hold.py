@@ -185,6 +185,9 @@ class Domain:
         )
         return f"<domain><name>{self.title}</name>{metadata}<devices>{disks}</devices></domain>"
 
+    def jobStats(self) -> dict[str, int]:
+        return {"type": libvirt.VIR_DOMAIN_JOB_NONE}
+
     def setBlockIoTune(self, target: str, values: dict[str, int], _flags: int) -> None:
         if not self.readable:
             raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)

@@ -338,9 +338,14 @@ def _added(known: Mapping[str, Beneath], device: str) -> Io:
 
 
 def _may_be_held(known: DriveState) -> bool:
-    """Return whether a drive waits, or has just stopped, though its limits don't hold it."""
+    """Return whether a drive waits, or has just stopped, though its limits don't hold it.
+
+    It may if QEMU tells nothing of it.
+    """
     did = known.measured.rates
-    if known.demand.backlogged or did is None:
+    if did is None:
+        return True
+    if known.demand.backlogged:
         return False
     if did.idle:
         return any(known.demand.recent)

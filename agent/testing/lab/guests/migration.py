@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from testing.agents import free_port
@@ -38,22 +38,32 @@ class Watch(Sampler):
                     self.limits.append({name: int(found.get(k, 0)) for k, name in _LIMITS.items()})
 
 
-def migrate(name: str, source: Host, target: Host, emulator: Path | None = None) -> None:
+def migrate(
+    name: str,
+    source: Host,
+    target: Host,
+    emulator: Path | None = None,
+    copies: Mapping[Path, Path] | None = None,
+) -> None:
     """Migrate a guest live; its console, its agent and its monitor get sockets of the new host.
 
-    emulator: what runs it there, if not what runs it here.
+    emulator: what runs it there, if not what runs it here. copies: where its disks are copied to;
+    without any, both hosts see them.
     """
     xml = source.virsh("dumpxml", name, "--migratable")
     xml = xml.replace(f"{source.dir}/{name}.", f"{target.dir}/{name}.")
     if emulator:
         old = xml.partition("<emulator>")[2].partition("</emulator>")[0]
         xml = xml.replace(f"<emulator>{old}<", f"<emulator>{emulator}<")
+    for here, there in (copies or {}).items():
+        xml = xml.replace(f"'{here}'", f"'{there}'")
     new = source.dir / "new.xml"
     new.write_text(xml)
+    storage = ("--copy-storage-all", "--disks-port", str(free_port())) if copies else ()
     source.virsh(
         *("migrate", "--live", "--unsafe", name, target.uri, "--persistent"),
         *("--undefinesource", "--migrateuri", f"tcp://127.0.0.1:{free_port()}"),
-        *("--xml", str(new)),
+        *("--xml", str(new), *storage),
     )
 
 

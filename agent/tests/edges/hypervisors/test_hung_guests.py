@@ -84,6 +84,9 @@ class Guest:
             self.ask_qemu()
         return json.dumps({"return": [{"qdev": "vda", "inserted": inserted(self.limits)}]})
 
+    def jobStats(self) -> dict[str, int]:
+        return {"type": libvirt.VIR_DOMAIN_JOB_NONE}
+
     def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
         self.ask_qemu()
         self.limits = {name: value for name, value in values.items() if value}

@@ -8,8 +8,10 @@ and caches, and isn't reckoned but measured:
    requests (QEMU's counters) and the room for block jobs is what images add.
 2. That, divided by the drives' normalized rate, is what a normalized operation adds. The bound is
    widened by this much for each operation of the share, before it is met or at once after that.
-3. A higher value counts at once. A lower one replaces it slowly, with a half-life of an hour.
-4. An operation adds at most `MOST_BYTES` and `MOST_REQUESTS` of a direction. A QEMU that has been
+3. If QEMU tells nothing while a bound is used up, its drives are taken to do nothing. libvirt can't
+   read a domain while the kernel zeroes its block device, for which a bound may take minutes.
+4. A higher value counts at once. A lower one replaces it slowly, with a half-life of an hour.
+5. An operation adds at most `MOST_BYTES` and `MOST_REQUESTS` of a direction. A QEMU that has been
    taken over by its guest isn't told from an image that copies, so this is what holds it.
 """
 
@@ -103,10 +105,12 @@ def seen(before: Beneath, reading: Reading, work: Work | None, bounds: IoMax, jo
     added = before.added
     if added is not NOTHING:
         added = added.times(0.5 ** (elapsed_s / _HALF_LIFE_S))
+    full = tuple(name for name, ratio in _used(did, bounds).items() if ratio >= FULL_RATIO)
+    if work is None and full:
+        work = Work()
     if work is not None and is_watched(before, reading, bounds):
         beyond = did.less(work.io).less(jobs).times(1 / max(work.rate, _LEAST_RATE))
         added = added.most(Io(*map(min, beyond, _MOST)))
-    full = tuple(name for name, ratio in _used(did, bounds).items() if ratio >= FULL_RATIO)
     return Beneath(reading, did, added, full)
 
 

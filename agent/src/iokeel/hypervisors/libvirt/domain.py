@@ -14,7 +14,6 @@ from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.policy import ToldPolicy
 from iokeel.errors import DriveGone, IokeelError, LimitsRejected, PolicyError
-from iokeel.hypervisors.libvirt.hidden import put_hidden
 from iokeel.hypervisors.libvirt.passthrough import put_patched
 from iokeel.hypervisors.qemu.drives import QmpDrive
 from iokeel.hypervisors.qemu.limits import for_curve, knows_more
@@ -194,8 +193,6 @@ def put_limits(
     group, reached: see put_patched. abilities: QEMU's; None if they aren't known. fallback: limits
     for libvirt itself if `limits` have a curve; None if it has them already (limits.py).
     """
-    if disk.hidden:
-        return put_hidden(handle, drive, disk, limits, abilities, reached)
     if limits.cost_read is not None:
         abilities = for_curve(drive, abilities)
         if fallback is not None:

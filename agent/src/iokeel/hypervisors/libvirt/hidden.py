@@ -15,27 +15,19 @@ from typing import Annotated, Any
 
 import msgspec
 
-from iokeel.core.values.counters import Counters, DriveId
-from iokeel.core.values.limits import STOCK, Abilities, ThrottleLimits
-from iokeel.errors import DriveGone, LimitsRejected
-from iokeel.hypervisors.libvirt.passthrough import Outcome, ask, ask_often, find
+from iokeel.core.values.counters import Counters
+from iokeel.hypervisors.libvirt.passthrough import ask, ask_often
 from iokeel.hypervisors.qemu import bounds
 from iokeel.hypervisors.qemu.drives import (
     DEVICES,
     Block,
     BlockStats,
     Object,
-    QmpDrive,
-    clearing,
     drives_of,
-    setting,
-    shared,
     target_of,
     unthrottled_of,
 )
-from iokeel.hypervisors.qemu.limits import for_curve
 from iokeel.libvirt_xml.domain import Disk, DomainXml
-from iokeel.words.quoting import shown_path
 
 # A guest's firmware is in a flash of the machine, and does no I/O worth a limit.
 _FLASH = "/machine/system.flash"
@@ -51,7 +43,6 @@ class _Stats(msgspec.Struct):
 
 _DEVICES = bounds.Decoder(_Devices)
 _STATS = bounds.Decoder(_Stats, bounds.MOST_DRIVES_BYTES)
-_OUTCOME = bounds.Decoder(Outcome)
 
 
 def hidden_of(handle: Any, xml: DomainXml, blocks: Sequence[Block]) -> tuple[Disk, ...]:
@@ -112,35 +103,3 @@ def read_counters(handle: Any, xml: DomainXml) -> Mapping[str, Counters]:
                 stats.wr_total_time_ns,
             )
     return found
-
-
-def put_hidden(
-    handle: Any,
-    drive: DriveId,
-    disk: Disk,
-    limits: ThrottleLimits,
-    abilities: Abilities | None,
-    reached: QmpDrive | None,
-) -> QmpDrive:
-    """Set a hidden drive's limits, and return the drive as QMP reaches it.
-
-    reached: as last returned from here; None makes a query. Raises libvirtError, DriveGone,
-    LimitsRejected, or ConnectionLost for a curve if it isn't known whether QEMU knows curves.
-    """
-    if limits.cost_read is not None:
-        abilities = for_curve(drive, abilities)
-    reached = reached or find(handle, disk, None)
-    if reached is None:
-        raise DriveGone(str(drive), "is not there")
-    if reached.shares:
-        raise LimitsRejected(str(drive), *shared(reached))
-    known = abilities or STOCK
-    for step in filter(None, (setting(reached, limits, known), clearing(reached, known))):
-        name, arguments = step
-        command = json.dumps({"execute": name, "arguments": arguments})
-        outcome = ask(handle, command, _OUTCOME)
-        if outcome is None or outcome.error is not None:
-            said = shown_path(outcome.error.said) if outcome and outcome.error else "nothing"
-            what = f"QEMU refused its limits: {said}"
-            raise LimitsRejected(str(drive), what, "the old limits still hold", said=said)
-    return reached

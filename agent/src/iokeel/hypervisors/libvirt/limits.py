@@ -26,7 +26,13 @@ from iokeel.core.values.policy import ToldPolicy
 from iokeel.errors import DriveGone, IokeelError
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain, group_of, has_policy, put_limits
-from iokeel.hypervisors.libvirt.passthrough import ask_abilities, query_blocks, read_limits
+from iokeel.hypervisors.libvirt.passthrough import (
+    ask_abilities,
+    is_migrating,
+    put_past,
+    query_blocks,
+    read_limits,
+)
 from iokeel.hypervisors.qemu.drives import QmpDrive
 from iokeel.hypervisors.qemu.limits import Group, from_group, keep_patched
 from iokeel.hypervisors.source import DriveInfo, SourceNews
@@ -106,8 +112,9 @@ class LimitsInForce:
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force through blkdeviotune, or through the drive's own throttle group.
 
-        Limits with a curve go to QEMU's monitor. libvirt's own limits are a fallback then. Raises
-        as `Source.set_limits`.
+        Limits with a curve go to QEMU's monitor. libvirt's own limits are a fallback then. libvirt
+        isn't told any while the domain migrates: it would wait until that ends, which may take
+        hours. Raises as `Source.set_limits`.
         """
         domain, disk = self._find(drive)
         group = group_of(domain.xml, drive, disk)
@@ -120,23 +127,24 @@ class LimitsInForce:
         fallback = None if limits.cost_read is None else fallback_for(limits, before)
         told = None if fallback is None or fallback is before else fallback.limits
 
-        def put(connection: Any) -> tuple[Abilities | None, QmpDrive | None]:
+        def put(connection: Any) -> tuple[Abilities | None, QmpDrive | None, bool]:
             handle = connection.lookupByName(drive.domain)
             # Not known of one that was too busy to answer, or if its policy went while no agent ran
             abilities = domain.abilities or _asked(handle)
-            return abilities, put_limits(
-                handle, drive, disk, group, limits, abilities, reached, told
-            )
+            where = handle, drive, disk, group, limits, abilities, reached
+            if disk.hidden or is_migrating(handle):
+                return abilities, put_past(*where), told is None
+            return abilities, put_limits(*where, told), True
 
         tunings = self._tunings[drive.domain]
         with self._being_set(drive, limits, fallback, domain.abilities):
-            abilities, reached = await self._calls.call_domain(
+            abilities, reached, has_fallback = await self._calls.call_domain(
                 drive.domain, put, timeout_s, str(drive)
             )
         if reached is not None:
             self._reached[drive] = reached
         self._fallbacks.pop(drive, None)
-        if fallback is not None and self._tunings[drive.domain] == tunings:
+        if fallback is not None and has_fallback and self._tunings[drive.domain] == tunings:
             self._fallbacks[drive] = fallback
         self._note(drive, limits)
         if domain.abilities is None and abilities is not None:

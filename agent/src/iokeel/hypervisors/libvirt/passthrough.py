@@ -19,15 +19,24 @@ import msgspec
 
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import STOCK, Abilities, ThrottleLimits
-from iokeel.errors import IokeelError, LimitsRejected
+from iokeel.errors import DriveGone, IokeelError, LimitsRejected
 from iokeel.hypervisors.qemu.bounds import LISTED, MOST_DRIVES_BYTES, MOST_SCHEMA, Decoder
-from iokeel.hypervisors.qemu.drives import Block, QmpDrive, drives_of, setting, target_of
+from iokeel.hypervisors.qemu.drives import (
+    Block,
+    QmpDrive,
+    clearing,
+    drives_of,
+    setting,
+    shared,
+    target_of,
+)
 from iokeel.hypervisors.qemu.limits import (
     Group,
     ObjectLimits,
     QemuAbilities,
     SchemaEntry,
     dialect_of,
+    for_curve,
     from_object,
 )
 from iokeel.hypervisors.qmp.faults import NO_COMMAND
@@ -240,6 +249,55 @@ def put_patched(
         what = f"QEMU took no cost curve: {words}"
         raise LimitsRejected(str(drive), what, "it gets stock limits for now", said=words)
     return reached
+
+
+def put_past(
+    handle: Any,
+    drive: DriveId,
+    disk: Disk,
+    throttle_group: str | None,
+    limits: ThrottleLimits,
+    abilities: Abilities | None,
+    reached: QmpDrive | None,
+) -> QmpDrive:
+    """Set a drive's limits without a word to libvirt, and return the drive as QMP reaches it.
+
+    throttle_group, reached: as of put_patched. Raises libvirtError, DriveGone, LimitsRejected, or
+    ConnectionLost for a curve if it isn't known whether QEMU knows curves.
+    """
+    if limits.cost_read is not None:
+        abilities = for_curve(drive, abilities)
+    reached = reached or find(handle, disk, throttle_group)
+    if reached is None:
+        raise DriveGone(str(drive), "is not there")
+    if reached.shares:
+        raise LimitsRejected(str(drive), *shared(reached))
+    known = abilities or STOCK
+    for step in filter(None, (setting(reached, limits, known), clearing(reached, known))):
+        name, arguments = step
+        command = json.dumps({"execute": name, "arguments": arguments})
+        outcome = ask(handle, command, _OUTCOME)
+        if outcome is None or outcome.error is not None:
+            words = said(outcome)
+            what = f"QEMU refused its limits: {words}"
+            raise LimitsRejected(str(drive), what, "the old limits still hold", said=words)
+    return reached
+
+
+def is_migrating(handle: Any) -> bool:
+    """Return whether a domain leaves for another host. libvirt changes no limits meanwhile.
+
+    False if libvirt doesn't tell, or passes no commands on. Raises libvirtError.
+    """
+    if not PASSES_ON.get():
+        return False
+    try:
+        operation = handle.jobStats().get("operation")
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+        return False
+    return bool(operation == libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT)
 
 
 def find(handle: Any, disk: Disk, throttle_group: str | None) -> QmpDrive | None:

@@ -103,8 +103,16 @@ def test_the_room_of_block_jobs_is_not_taken_for_what_images_add() -> None:
 
 
 def test_nothing_is_learned_while_it_is_not_known_what_the_drives_did() -> None:
-    known = look(FIRST, COPIES, None)
-    assert (known.added, known.did) == (NOTHING, COPIES)
+    did = COPIES.times(0.9)
+    known = look(FIRST, did, None)
+    assert (known.added, known.did) == (NOTHING, did)
+
+
+def test_a_bound_that_is_used_up_is_widened_though_qemu_tells_nothing() -> None:
+    """libvirt tells nothing either while the kernel zeroes a block device."""
+    known = look(FIRST, Io(wbps=float(BOUNDS.wbps or 0)), None)
+    assert known.full == ("wbps",)
+    assert known.added.wbps == 4 << 20, "as much as an operation may add"
 
 
 def test_a_request_that_a_bound_holds_up_for_seconds_teaches_before_it_ends() -> None:

@@ -10,8 +10,8 @@ import pytest
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
 from iokeel.errors import DriveGone, LimitsRejected
-from iokeel.hypervisors.libvirt.hidden import hidden_of, put_hidden, read_counters
-from iokeel.hypervisors.libvirt.passthrough import query_blocks
+from iokeel.hypervisors.libvirt.hidden import hidden_of, read_counters
+from iokeel.hypervisors.libvirt.passthrough import put_past, query_blocks
 from iokeel.libvirt_xml.domain import SCSI_PASSTHROUGH, VHOST_USER, Disk, DomainXml, parse_domain
 from testing.hypervisors.qmp_server import qdev
 
@@ -82,7 +82,7 @@ class Qemu:
 
     def put(self, limits: ThrottleLimits) -> None:
         (disk,) = self.hidden()
-        put_hidden(None, DriveId("db1", disk.target), disk, limits, STOCK, None)
+        put_past(None, DriveId("db1", disk.target), disk, None, limits, STOCK, None)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_one_that_is_gone_is_told_to_be_so(qemu: Qemu) -> None:
     (disk,) = qemu.hidden()
     qemu.devices = {}
     with pytest.raises(DriveGone):
-        put_hidden(None, DriveId("db1", "NVME0"), disk, UNLIMITED, STOCK, None)
+        put_past(None, DriveId("db1", "NVME0"), disk, None, UNLIMITED, STOCK, None)
 
 
 def test_its_counters_are_those_of_query_blockstats(qemu: Qemu) -> None:

@@ -98,6 +98,7 @@ class Host:
         self.hidden_limits: dict[str, object] = {}
         self.sets: int | None = None  # the same for limits
         self.writes: int | None = None  # libvirt's number of an error; None: its metadata is taken
+        self.operation = libvirt.VIR_DOMAIN_JOB_OPERATION_UNKNOWN
 
     def ask(self, _handle: object) -> Abilities | None:
         self.asked += 1
@@ -193,6 +194,9 @@ class Host:
 
     def path(self) -> str:
         return "/nfs/a.raw"
+
+    def jobStats(self) -> dict[str, int]:
+        return {"operation": self.operation}
 
     def setBlockIoTune(self, _target: str, values: dict[str, int], _flags: int) -> None:
         if self.sets is not None:
@@ -777,6 +781,24 @@ async def test_a_qemu_without_curves_is_not_sent_the_limits_of_one(host: Host) -
         with pytest.raises(LimitsRejected, match="has no cost curves"):
             await source.set_limits(VDA, EXACT, 30.0)
     assert host.limits == []
+
+
+@pytest.mark.parametrize("abilities", [STOCK, PATCHED])
+async def test_limits_of_a_domain_that_migrates_are_set_past_libvirt(
+    host: Host, abilities: Abilities
+) -> None:
+    """libvirt would wait until that ends, for hours if storage is copied."""
+    host.abilities = abilities
+    host.operation = libvirt.VIR_DOMAIN_JOB_OPERATION_MIGRATION_OUT
+    limits = ANY_QEMU if abilities == STOCK else EXACT
+    async with following() as source:
+        await source.set_limits(VDA, limits, 30.0)
+        assert host.limits == []
+        assert host.tuned == {"total_iops_sec": limits.iops_total}
+        assert source.vms()["db1"].drives["vda"].in_force == limits
+        host.operation = libvirt.VIR_DOMAIN_JOB_OPERATION_UNKNOWN
+        await source.set_limits(VDA, limits, 30.0)
+    assert len(host.limits) == 1, "libvirt is told once it listens"
 
 
 async def test_limits_are_read_by_one_question_whatever_the_number_of_disks(host: Host) -> None:

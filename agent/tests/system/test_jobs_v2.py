@@ -1,0 +1,48 @@
+"""Block jobs beside a guest in a kernel with cgroup v2: Debian's, in a guest of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.backstop import run
+from testing.workers import Alone
+
+if missing := run.lacking():
+    pytest.skip(f"the guest needs {missing}", allow_module_level=True)
+
+pytestmark = pytest.mark.alone
+
+LIMIT, SPEED_BPS = 100, 3_000_000
+JOBS = Path(run.__file__).with_name("jobs.py")
+Rates = dict[str, dict[str, tuple[float, float]]]
+
+
+@pytest.fixture(scope="module")
+def rates(alone: Alone) -> Rates:
+    """The reads and the job's bytes a second, by job and bounds."""
+    with run.booted() as vm, alone():
+        vm.exec("mkdir -p /root/benchmarks/backstop")
+        vm.exec("cp /root/main.py /root/benchmarks/backstop/guest.py")
+        vm.write("/root/jobs.py", JOBS.read_bytes())
+        # Requests of a job that a tight bound holds end after a minute.
+        ran = vm.exec("cd /root && python3 jobs.py 2>log || { cat log >&2; false; }", 600)
+        found: Rates = json.loads(ran.stdout)
+    print(found)
+    return found
+
+
+@pytest.mark.parametrize("kind", ["backup", "mirror"])
+def test_with_room_for_it_a_job_and_its_guest_leave_each_other_alone(
+    rates: Rates, kind: str
+) -> None:
+    reads, job_bps = rates[kind]["room"]
+    assert reads > 0.8 * LIMIT
+    assert 0.7 * SPEED_BPS < job_bps < 1.3 * SPEED_BPS
+
+
+@pytest.mark.parametrize("kind", ["backup", "mirror"])
+def test_without_room_the_guest_waits_behind_the_jobs_requests(rates: Rates, kind: str) -> None:
+    assert rates[kind]["tight"][0] < 0.5 * LIMIT
