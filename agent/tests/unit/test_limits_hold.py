@@ -782,6 +782,25 @@ def test_a_state_that_no_code_foresaw_keeps_no_limits_from_being_set(
     assert agent.metrics.errors["internal"] == 2
 
 
+def test_what_can_not_be_counted_keeps_no_limits_from_being_set(
+    two_limited: LimitsHold, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reading is known that its code can't count. An error there is still only of the counts."""
+    machine = two_limited
+    agent = machine.agent
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(agent.accounts, "look", fail)
+    for limit in (200, 100):
+        policy = Policy(f'><iokeel:drive target="vda" limit="{limit}"/>', limit)
+        machine.change_policy("db1", policy)
+        assert highest_rate(machine.domains["db1"].limits["vda"]) <= TOLERANCE * limit
+    assert caplog.text.count("what drives do can't be counted, please report it") == 1
+    assert agent.metrics.errors["internal"] >= 2
+
+
 def test_a_stop_sends_no_order_but_the_last(two_limited: LimitsHold) -> None:
     machine = two_limited
     orders: list[str] = []
