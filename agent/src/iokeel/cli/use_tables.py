@@ -47,7 +47,8 @@ def drive_use_table(found: RecommendReport) -> PlainTable:
         for drive in found.drives
     ]
     headings = (*fixed, *tried, *(["until"] if is_gone else []))
-    return PlainTable(headings, rows, layouts("p50", "until", "limit", "peak", *tried[3:]))
+    least = ("p50", "until", "limit", "peak", *reversed(tried[3:]), "p95", *reversed(tried[1:3]))
+    return PlainTable(headings, rows, layouts(*least, "p99"))
 
 
 def storage_use_table(storages: Sequence[StorageUse]) -> PlainTable:

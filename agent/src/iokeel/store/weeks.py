@@ -202,6 +202,9 @@ def read(file: Path, since: int, until: int, *, waits: bool = False) -> Iterator
     if not file.exists():
         return
     with _opened(file, writes=False) as database:
+        [[version]] = database.execute("PRAGMA user_version")
+        if not version:  # a full disk let it be made, but not its tables
+            return
         found = database.execute(
             "SELECT hour FROM hours WHERE hour >= ? AND hour < ? ORDER BY hour", (since, until)
         ).fetchall()

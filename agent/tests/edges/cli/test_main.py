@@ -352,6 +352,7 @@ ASKING = [
     ["why", "db1"],
     ["top"],
     ["history", "db1", "vda"],
+    ["recommend"],
 ]
 
 
@@ -583,6 +584,53 @@ def test_the_history_of_a_drive(agent: Agent, tmp_path: Path) -> None:
 def test_what_the_history_has_not_is_said(agent: Agent, words: str, status: int, said: str) -> None:
     eventually(lambda: bool(agent.ask("/v1/vms")), what="the VM is found")
     assert refused(status, "history", *words.split(), "--socket", agent.socket) == said
+
+
+WEEKS_FROM = "give a time from 1h to 1000d"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ("--last 0", 2, f"--last 0: no history is so long; {WEEKS_FROM}"),
+        ("--last 1001d", 2, f"--last 1001d: no history is so long; {WEEKS_FROM}"),
+        ("--last 2w", 2, "--last '2w': not a time; give seconds, or write it like 90s or 10m"),
+        (
+            "db2",
+            1,
+            "db2: nothing is recorded of it in that time; see `iokeel recommend` for those that"
+            " are",
+        ),
+        ("--limit 999999999", 1, "limit: is '999999999'; give a whole number from 1 to 100000000"),
+    ],
+)
+def test_what_can_not_be_recommended_is_said(
+    agent: Agent, words: str, status: int, said: str
+) -> None:
+    assert refused(status, "recommend", *words.split(), "--socket", agent.socket) == said
+
+
+def test_limits_are_recommended_by_what_was_recorded(agent: Agent) -> None:
+    words = ["recommend", "--socket", str(agent.socket)]
+
+    def found() -> Any:
+        return json.loads(iokeel(*words, "--json", "--limit", "77", "db1").out)
+
+    eventually(lambda: found()["drives"], 200, what="a minute is recorded")
+    told = found()
+    assert told["limits"] == {"77": 77}
+    assert [(one["domain"], one["target"]) for one in told["drives"]] == [
+        ("db1", "vda"),
+        ("db1", "vdb"),
+    ]
+    assert told["drives"][0]["would_hold"] == {"77": 0.0}
+    assert told["drives"][0]["limit_iops"] == 400
+    heading, vda, *_ = iokeel(*words).out.splitlines()
+    assert heading.split()[:8] == ["VM", "drive", "p50", "p95", "p99", "peak", "limit", "held"]
+    assert "bronze 1000" in heading
+    assert vda.split()[:7] == ["db1", "vda", "0", "0", "0", "0", "400"]
+    assert "usable" in iokeel(*words).out
+    assert "usable" not in iokeel(*words, "db1").out
 
 
 # As a command

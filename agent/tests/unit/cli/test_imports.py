@@ -40,7 +40,15 @@ def imported(words: list[str], socket: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "words", [["stats"], ["stats", "--storage"], ["top"], ["why", "db1"], ["history", "db1", "vda"]]
+    "words",
+    [
+        ["stats"],
+        ["stats", "--storage"],
+        ["top"],
+        ["why", "db1"],
+        ["history", "db1", "vda"],
+        ["recommend"],
+    ],
 )
 def test_what_asks_the_agent_imports_nothing_of_the_law(words: list[str], tmp_path: Path) -> None:
     modules = imported(words, tmp_path / "none.sock")

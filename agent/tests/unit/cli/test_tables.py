@@ -18,10 +18,17 @@ from iokeel.cli.commands.history import history_table
 from iokeel.cli.drive_tables import DrivesOneByOne
 from iokeel.cli.policy_table import policy_table
 from iokeel.cli.tables import TenantSums, storage_table, tenant_table
+from iokeel.cli.use_tables import drive_use_table, storage_use_table
 from iokeel.core.fitting import Fit
 from iokeel.core.values.curve import DEFAULT_CURVE, KIB
 from iokeel.core.values.policy import MOST_IOPS, DomainPolicy, DrivePolicy
-from iokeel.report.records import DriveHistory, HistoryReport
+from iokeel.report.records import (
+    DriveHistory,
+    DriveUse,
+    HistoryReport,
+    RecommendReport,
+    StorageUse,
+)
 from tests.unit.cli.reports import drive, storage
 
 LONG = "iscsi:filer1.example.com:3260/iqn.2001-01.com.example:vms"
@@ -84,6 +91,19 @@ TABLES = {
             "wait_s": [0.0123], "credit_s": [3600.0],
         },
     )])),
+    "recommend": drive_use_table(RecommendReport(
+        seconds=1e6, limits={f"class{number}": RATE for number in range(4)}, storages=[],
+        drives=[DriveUse(
+            domain="instance-0000002a-of-somebody", target="vda", uuid=None, storage="sda",
+            tenant=None, seconds=1e6, until_s=1_700_000_000, p50_iops=RATE, p95_iops=RATE,
+            p99_iops=RATE, peak_iops=RATE, limit_iops=RATE, observed=False, held_ratio=0.0321,
+            would_hold={f"class{number}": 0.0321 for number in range(4)},
+        )],
+    )),
+    "recommend storages": storage_use_table([StorageUse(
+        storage="iscsi:files.example:vms", p50_iops=RATE, p95_iops=RATE, p99_iops=RATE,
+        peak_iops=RATE, usable_iops=RATE, reserved_iops=RATE, more_iops=RATE, missed_s=3601.0,
+    )]),
 }  # fmt: skip
 
 
