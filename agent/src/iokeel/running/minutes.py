@@ -53,12 +53,12 @@ class Judged(NamedTuple):
 def judged(drive: DriveId, known: DriveState, storage: StorageState | None) -> Judged:
     """Judge the promises to a drive in its last interval.
 
-    A reservation is missed if the drive did less, although its limits held it, or although it had
-    requests on their way all the time to a storage above its target. A latency target is missed as
-    the law sees it.
+    An interval without a request tells nothing. A reservation is missed if the drive did less,
+    although its limits held it, or although it had requests on their way all the time to a storage
+    above its target. A latency target is missed as the law sees it.
     """
     policy, did, rate = known.policy, known.measured.rates, known.measured.rate
-    if policy is None or did is None or rate is None:
+    if policy is None or did is None or not rate:
         return Judged()
     reservation = latency = None
     if policy.reservation:
@@ -67,7 +67,7 @@ def judged(drive: DriveId, known: DriveState, storage: StorageState | None) -> J
             requests = (did.read.raw_iops + did.write.raw_iops) * (did.mean_latency_s or 0.0)
             asks = asks or requests >= 1
         reservation = not asks or rate >= FULL_RATIO * policy.reservation
-    if policy.latency_target_ms is not None and storage is not None and not did.idle:
+    if policy.latency_target_ms is not None and storage is not None:
         latency = drive not in storage.suffering
     return Judged(reservation, latency)
 
