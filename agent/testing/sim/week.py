@@ -49,7 +49,9 @@ def record_week(recording: Recording, step_s: float, seconds: float = 7 * DAY_S)
         for base in islice(Load(1, 300, spread=0.8).demands(step_s), steps)
     ]
     small = [*islice(Load(2, 400).demands(step_s), steps)]
-    policies = dict(zip(demands, [*[_PROMISED] * 3, *[_ROOMY] * 20]))
+    policies = {
+        drive: _PROMISED if number < 3 else _ROOMY for number, drive in enumerate([*demands][:23])
+    }
     calm = StorageState(StoragePolicy(capacity=200_000), promised=20_000.0)
     slow = replace(calm, division=Division(200_000.0, kept=0.5))
     week = Week(demands, noisy)
@@ -75,5 +77,7 @@ def record_week(recording: Recording, step_s: float, seconds: float = 7 * DAY_S)
 def _state(rate: float, policy: DrivePolicy | None, *, is_slow: bool) -> DriveState:
     if policy is not _PROMISED:
         return DriveState(policy, "ssd", measured=Measured(rate=rate))
-    measured = Measured(rates=Rates(1.0, Flow(rate, 4096 * rate), Flow(0, 0), None, None), rate=rate)
+    measured = Measured(
+        rates=Rates(1.0, Flow(rate, 4096 * rate), Flow(0, 0), None, None), rate=rate
+    )
     return DriveState(policy, "ssd", measured=measured, demand=Demand(backlogged=is_slow))

@@ -35,9 +35,7 @@ SocketOption = Annotated[
     Path,
     typer.Option("--socket", envvar=_SOCKET_VARIABLE, readable=False, help="The agent's socket."),
 ]
-LastOption = Annotated[
-    str, typer.Option("--last", metavar="TIME", help="So far back: 12h, 7d.")
-]
+LastOption = Annotated[str, typer.Option("--last", metavar="TIME", help="So far back: 12h, 7d.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

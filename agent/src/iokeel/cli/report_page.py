@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 
 from lxml import etree
 
@@ -22,7 +23,8 @@ body { font: 1rem/1.5 system-ui, sans-serif; color: var(--text); background: var
   max-width: 60rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere; }
 h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.15rem; margin: 2rem 0 0; }
 p { margin: .25rem 0 .75rem; } .soft, figcaption, th { color: var(--soft); }
-table { border-collapse: collapse; width: 100%; font-size: .9rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; width: 100%; font-size: .9rem;
+  font-variant-numeric: tabular-nums; }
 th, td { padding: .25rem 0 .25rem 1rem; border-bottom: 1px solid var(--line); text-align: right; }
 td { white-space: nowrap; } th { font-weight: normal; vertical-align: bottom; }
 .name { text-align: left; white-space: normal; min-width: 3rem; max-width: 16rem; }
@@ -124,8 +126,8 @@ def _add_plot(body: etree._Element, plot: StoragePlot, found: WeeksReport) -> No
             etree.SubElement(svg, "rect", {"class": "missed", "height": f"{high:.1f}", **bar})
     # A step for each hour, because a line would need two.
     path = "".join(
-        f"M{hour} {y(rate)}h1" if rate is None or before is None else f"V{y(rate)}h1"
-        for hour, (before, rate) in enumerate(zip([None, *plot.p95_iops], plot.p95_iops))
+        f"M{hour} {y(rate)}h1" if before is None else f"V{y(rate)}h1"
+        for hour, (before, rate) in enumerate(pairwise([None, *plot.p95_iops]))
         if rate is not None
     )
     etree.SubElement(svg, "path", {"class": "rate", "d": path})

@@ -343,8 +343,8 @@ class RecommendReport(Struct, kw_only=True):
 class StoragePlot(Struct, kw_only=True):
     """What the drives of a storage did at once in each hour, as normalized rates.
 
-    p95_iops: in 95 % of each hour; None: not recorded. missed_s: how long a promise on it was missed
-    in each. usable_iops: the least that its drives could share; None: not known.
+    p95_iops: in 95 % of each hour; None: not recorded. missed_s: how long a promise on it was
+    missed in each. usable_iops: the least that its drives could share; None: not known.
     """
 
     storage: str
@@ -365,8 +365,8 @@ class SectionReport(Struct, kw_only=True):
 class WeeksReport(Struct, kw_only=True):
     """The report of weeks, for people.
 
-    span: since when, and how much of that was recorded, in words. since_s, until_s: the begin of the
-    first hour of the plots, and the end of the last one, in seconds since 1970. notes: what it
+    span: since when, and how much of that was recorded, in words. since_s, until_s: the begin of
+    the first hour of the plots, and the end of the last one, in seconds since 1970. notes: what it
     lacks. plots: of the storages that were fullest.
     """
 

@@ -14,8 +14,8 @@ from iokeel.words.units import duration, iops, percent, percent_kept, rate
 
 # A page for people: the rows of a table, and the plots.
 _MOST_ROWS = 10
-# "Always" at the limit is for more than this part of the time, and "never near it" is less than this
-# part of it.
+# "Always" at the limit is for more than this part of the time, and "never near it" is less than
+# this part of it.
 _HALF = 0.5
 # What isn't recorded for less isn't told.
 _MINUTE_S = 60
@@ -103,14 +103,14 @@ def _neighbours(sums: Sums) -> SectionReport:
         [
             *drive,
             name,
-            duration(seconds),
-            duration(one.missed_s),
+            rate(seconds / 60),
+            rate(one.missed_s / 60),
             percent(min(1.0, seconds / one.missed_s)),
             rate(one.takers.get(drive, 0.0) / one.missed_s),
         ]
         for seconds, drive, name, one in most
     ]
-    headings = ["VM", "drive", "storage", "took most", "of missed", "part", "above, iops"]
+    headings = ["VM", "drive", "storage", "minutes", "of missed", "part", "above, iops"]
     return _section("Noisy neighbours", finding, headings, rows)
 
 
@@ -213,11 +213,13 @@ def _full(storage: StorageUse) -> float:
     return storage.p95_iops / storage.usable_iops if storage.usable_iops else 0.0
 
 
-def _plot(storage: StorageUse, hours: dict[int, StorageHour], first: int, until: int) -> StoragePlot:
+def _plot(
+    storage: StorageUse, hours: dict[int, StorageHour], first: int, until: int
+) -> StoragePlot:
     found = [hours.get(hour) for hour in range(first, until)]
     return StoragePlot(
         storage=storage.storage,
-        p95_iops=[one and one.rates.quantiles([0.95])[0] for one in found],
+        p95_iops=[None if one is None else one.rates.quantiles([0.95])[0] for one in found],
         missed_s=[one.missed_s if one else 0.0 for one in found],
         usable_iops=storage.usable_iops,
     )
@@ -250,9 +252,7 @@ def _section(
 ) -> SectionReport:
     if more := len(rows[_MOST_ROWS:]):
         finding += f" The first {_MOST_ROWS} are shown, and {more} are not."
-    return SectionReport(
-        title=title, finding=finding, headings=headings, rows=[*rows[:_MOST_ROWS]]
-    )
+    return SectionReport(title=title, finding=finding, headings=headings, rows=[*rows[:_MOST_ROWS]])
 
 
 def _name(domain: str, target: str) -> str:

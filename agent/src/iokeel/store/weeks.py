@@ -101,8 +101,8 @@ class StorageHour:
     usable_iops: the least that its drives could share; None if it wasn't known. reserved_iops: the
     most that was reserved. missed_s: how long a promise on it was missed, in seconds. takers: what
     drives took in that time above what they were owed, in normalized operations, by VM's name and
-    target; of an hour in the file, the MOST_TAKERS that took most. most_s: how much of that time was
-    in minutes in which a drive took more than the others did.
+    target; of an hour in the file, the MOST_TAKERS that took most. most_s: how much of that time
+    was in minutes in which a drive took more than the others did.
     """
 
     rates: Histogram = field(default_factory=Histogram)

@@ -18,6 +18,7 @@ from iokeel.core.values.state import DriveState, Measured, State, StorageState
 from iokeel.core.values.storage import StoragePolicy
 from iokeel.report.recommend import limits_of, recommend
 from iokeel.report.records import RecommendReport
+from iokeel.report.weeks import weeks_report
 from iokeel.store.weeks import HOUR_S
 from testing.sim.loads import DAY_S, Load
 from testing.sim.recording import FIRST, Recording
@@ -152,6 +153,12 @@ def test_a_week_of_200_drives(tmp_path: Path) -> None:
     assert sum(hour.storages["ssd"].missed_s for hour in hours) == pytest.approx(
         week.missed_s, rel=0.01
     )
+
+    # The report begins with both.
+    until = FIRST + len(hours)
+    neighbours, at_limit, *_ = weeks_report(iter(hours), FIRST, until).sections
+    assert neighbours.finding.startswith("noisy/vda took most above what it was owed in ")
+    assert at_limit.finding.startswith("small/vda was sold too little: ")
 
     # A rerun of five drives with a limit that holds them for some percent of the time.
     chosen = [drive for drive in week.demands if 0.01 < uses[drive].would_hold["600"] < 0.1][:5]

@@ -26,7 +26,9 @@ def report(
     last: LastOption = "7d",
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write it as a page, with plots.", path_type=Path),
+        typer.Option(
+            "--html", metavar="FILE", help="Write it as a page, with plots.", readable=False
+        ),
     ] = None,
     as_json: JsonOption = False,
     socket: SocketOption = DEFAULT_SOCKET,
@@ -46,7 +48,7 @@ def report(
         from iokeel.cli.report_page import page_of
 
         try:
-            html.write_text(page_of(found, platform.node()))
+            html.write_text(page_of(found, platform.node()), encoding="utf-8")
         except OSError as error:
             what = f"can't be written, {reason(error)}"
             raise IokeelError(shown_path(html), what, "give another file to --html") from None
@@ -64,4 +66,4 @@ def report(
 def section_table(section: SectionReport) -> PlainTable:
     """Return a section's table."""
     rows = [list(map(name_cell, row)) for row in section.rows]
-    return PlainTable(section.headings, rows, layouts("p50", "storage"))
+    return PlainTable(section.headings, rows, layouts("p50", "storage", "part", "kept"))
