@@ -235,7 +235,8 @@ class Recorder:
                 for hour in over:
                     self._hours.remove(hour)
             for hour in over:
-                self._journal(hour.hour).unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # then the file has what it has
+                    self._journal(hour.hour).unlink(missing_ok=True)
 
     # The journal
 
