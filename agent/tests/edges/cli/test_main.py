@@ -633,7 +633,7 @@ def test_limits_are_recommended_by_what_was_recorded(agent: Agent) -> None:
     assert "usable" in iokeel(*words).out
     assert "usable" not in iokeel(*words, "db1").out
     told = iokeel("report", *words[1:]).out
-    assert "of 2 drives with a limit never did half of it" in told
+    assert "1 of 1 drive with a limit never did half of it." in told
     assert "; recorded: " in told
 
 

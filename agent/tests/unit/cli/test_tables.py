@@ -49,7 +49,7 @@ def calibration() -> Calibration:
     return Calibration([Series(job, runs, runs)], fit, {}, 1.0, [])
 
 
-NAMES = {"VM": "instance-0000002a-of-somebody", "drive": "vda", "storage": LONG}
+CELLS = {"VM": "instance-0000002a-of-somebody", "drive": "vda", "storage": LONG}
 FIGURE = "99.9k"
 
 
@@ -120,7 +120,7 @@ TABLES = {
     )]),
     **{f"report {number}": section_table(SectionReport(
         title="", finding="", headings=section.headings,
-        rows=[[NAMES.get(heading, FIGURE) for heading in section.headings]],
+        rows=[[CELLS.get(heading, FIGURE) for heading in section.headings]],
     )) for number, section in enumerate(empty_report().sections)},
 }  # fmt: skip
 

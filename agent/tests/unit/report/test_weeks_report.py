@@ -16,12 +16,13 @@ from iokeel.core.values.state import Demand, DriveState, Measured, StorageState
 from iokeel.core.values.storage import StoragePolicy
 from iokeel.report.records import Above, SectionReport, WeeksReport
 from iokeel.report.weeks import weeks_report
-from iokeel.store.weeks import HOUR_S
+from iokeel.store.weeks import HOUR_S, Hour
 from testing.sim.recording import FIRST, Recording
 from testing.sim.week import record_week
 
 A, B = DriveId("a", "vda"), DriveId("b", "vda")
 HOSTILE = DriveId('<script>alert(1)</script>\x1b[2J\u202e&amp;"', "vda")
+PAGE = Path(__file__).parents[4] / "docs/report.md"
 FREE = Demand()
 STORAGE = StorageState(StoragePolicy(capacity=10_000))
 
@@ -167,6 +168,13 @@ def test_limits_of_drives_that_have_gone_are_not_judged(tmp_path: Path) -> None:
     gone = "1 drive left this host in that time: limits are judged only of those that are here"
     assert report.notes == [gone]
     assert [row[0] for row in section(report, "Drives far below their limit").rows] == ["b"]
+
+
+def test_every_column_is_explained() -> None:
+    tables = "\n".join(line for line in PAGE.read_text().splitlines() if line.startswith("|"))
+    explained = {*re.findall("`([^`]+)`", tables), "VM", "drive", "storage"}
+    sections = weeks_report([Hour(FIRST)], FIRST, FIRST + 1).sections
+    assert {heading for each in sections for heading in each.headings} <= explained
 
 
 class Page(HTMLParser):
