@@ -71,7 +71,8 @@ def _lacks(recorded_s: dict[int, float], since: int, until: int) -> list[str]:
         notes.append(f"there is no history from before {_time(first)}")
     off_s = sum(HOUR_S - recorded_s.get(hour, 0.0) for hour in range(first + 1, until - 1))
     if off_s >= _MINUTE_S:
-        notes.append(f"{duration(off_s)} of that are not recorded: the agent was off, say")
+        off = f"{duration(off_s)} of that time were not recorded"
+        notes.append(f"{off}, for example because the agent was off")
     return notes
 
 
@@ -233,7 +234,11 @@ def _far_below(here: Sequence[DriveUse]) -> SectionReport:
         if use.limit_iops is not None and use.peak_iops < _HALF * use.limit_iops
     ]
     found.sort(key=lambda one: one[0] - one[1].peak_iops, reverse=True)
-    finding = f"{len(found) or 'None'} of {_drives(len(here))} with a limit never did half of it."
+    finding = (
+        "Each drive with a limit did half of it, or more." if here else "No drive has a limit."
+    )
+    if found:
+        finding = f"{len(found)} of {_drives(len(here))} with a limit never did half of it."
     rows = [
         [
             *(use.domain, use.target),

@@ -113,7 +113,7 @@ def test_all_is_well(tmp_path: Path) -> None:
         "No drive was held.",
         "All promises to 1 drive were kept.",
         "ssd was fullest: for 95 % of the time, its drives did 5 % of what it can serve, or less.",
-        "None of 1 drive with a limit never did half of it.",
+        "Each drive with a limit did half of it, or more.",
     ]
     assert report.notes == []
 
@@ -153,7 +153,9 @@ def test_holes_are_said(tmp_path: Path) -> None:
     recording.run(2 * HOUR_S, {A: 5.0}, step_s=60)
     recording.stop()
     report = reported(recording, hours=17)
-    assert report.notes == ["12 h of that are not recorded: the agent was off, say"]
+    assert report.notes == [
+        "12 h of that time were not recorded, for example because the agent was off"
+    ]
     (plot,) = report.plots
     assert plot.p95_iops.count(None) == 11
 
