@@ -42,6 +42,7 @@ from iokeel.report.records import (
     RulesReport,
     StorageReport,
     VmReport,
+    WeeksReport,
 )
 from testing.lab.host import PROJECT
 
@@ -61,6 +62,11 @@ class Parameter(NamedTuple):
 
 _DOMAIN = Parameter("domain", "The VM's name.", {"type": "string"}, required=True)
 _TARGET = Parameter("target", "The drive's name in it; left out: all.", {"type": "string"})
+_SECONDS = Parameter(
+    "seconds",
+    f"How far back; left out: {WEEK_S}.",
+    {"type": "integer", "minimum": 1, "maximum": MOST_IOPS},
+)
 PARAMETERS: Mapping[str, tuple[Parameter, ...]] = {
     "/v1/why": (_DOMAIN, _TARGET),
     "/v1/policy": (_DOMAIN,),
@@ -78,15 +84,12 @@ PARAMETERS: Mapping[str, tuple[Parameter, ...]] = {
             {"type": "array", "items": {"enum": [*SERIES]}},
         ),
     ),
+    "/v1/report": (_SECONDS,),
     "/v1/recommend": (
         _DOMAIN._replace(
             about="Only this VM; may be given several times; left out: all.", required=False
         ),
-        Parameter(
-            "seconds",
-            f"How far back; left out: {WEEK_S}.",
-            {"type": "integer", "minimum": 1, "maximum": MOST_IOPS},
-        ),
+        _SECONDS,
         Parameter(
             "limit",
             "Only this limit, in normalized iops; left out: those of the classes.",
@@ -104,6 +107,7 @@ REFUSALS: Mapping[str, tuple[int, ...]] = {
     "/v1/why": (404,),
     "/v1/history": (400, 404),
     "/v1/recommend": (400, 404),
+    "/v1/report": (400, 404),
     "/v1/policy": (404,),
     "/v1/hook": (400, 403),
 }
@@ -148,6 +152,7 @@ COMMANDS: Mapping[str, tuple[object, ...]] = {
     "history": (OneHistory,),
     "policy check": (PolicyChecked, RunningChecked),
     "recommend": (RecommendReport,),
+    "report": (WeeksReport,),
     "rules": (RulesReport,),
     "rules diff": (list[ChangeReport],),
     "rules explain": (GuestReport,),

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from math import inf
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from iokeel.report.history import History
 from iokeel.report.http import Api, serve
 from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.snapshot import Known, Snapshot, series_values, snapshot_of
+from iokeel.store.weeks import Hour
 from testing.sim.fleet import Fleet
 from testing.sim.guests import KINDS, Guest, Phase, switching
 from testing.sim.storage import Disk, steady
@@ -33,7 +34,7 @@ class SimulatedApi:
     """A simulated host whose time passes when `run` is called.
 
     errors: of VMs' policies. over_qmp: the names of VMs that libvirt doesn't know. history: None
-    answers like an agent that has no history.
+    answers like an agent that has no history. hours: of the history of weeks.
     """
 
     def __init__(self, guests: Sequence[Guest], disks: int = 1) -> None:
@@ -43,6 +44,7 @@ class SimulatedApi:
         self.errors: dict[str, IokeelError] = {}
         self.over_qmp: set[str] = set()
         self.metrics = Metrics()
+        self.hours: Callable[[int, int], Iterator[Hour]] = lambda since, until: iter(())
 
     def run(self, seconds: int) -> None:
         """Let time pass; the history gets it as if it had just been."""
@@ -80,6 +82,7 @@ class SimulatedApi:
             self.metrics,
             self.history,
             lambda: self.fleet.now_ns,
+            lambda since, until: self.hours(since, until),
         )
         async with serve(api, AgentConfig(socket=socket)):
             yield

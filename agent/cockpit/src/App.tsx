@@ -8,6 +8,7 @@ import { FleetPage } from "./fleet/FleetPage";
 import { HostPage } from "./host/HostPage";
 import { useTrends } from "./host/trends";
 import { hrefOf, useLocation } from "./location";
+import { ReportPage } from "./report/ReportPage";
 import { chosenIn, TenantsPage } from "./tenants/TenantsPage";
 
 const EVERY_MS = 2000;
@@ -15,6 +16,7 @@ const VIEWS = [
     { path: [], word: "Host" },
     { path: ["tenants"], word: "Tenants" },
     { path: ["fleet"], word: "Fleet" },
+    { path: ["report"], word: "Report" },
     { path: ["calibrate"], word: "Calibrate" },
 ] as const;
 
@@ -32,6 +34,7 @@ export function App() {
     let shown = <HostPage live={host} trends={trends} />;
     if (view === "tenants") shown = <TenantsPage live={host} trends={trends} chosen={chosenIn(path)} />;
     if (view === "fleet") shown = <FleetPage live={host} />;
+    if (view === "report") shown = <ReportPage />;
     if (view === "calibrate") shown = <CalibratePage calibration={calibration} />;
     if (view === "drive" && domain && target) {
         shown = <DrivePage key={path.join("/")} domain={domain} target={target} host={host} />;

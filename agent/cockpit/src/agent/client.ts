@@ -34,12 +34,13 @@ export function said(fault: Fault): string {
 
 const agent = cockpit.http(SOCKET, { superuser: "try" });
 
-/** Returns the answer at a path. Throws AgentError. */
+/** Returns the answer at a path, which may take so long. Throws AgentError. */
 export async function ask<T>(
     path: string,
     query: readonly (readonly [string, string])[],
     schema: v.GenericSchema<unknown, T>,
     body?: string,
+    timeoutMs = TIMEOUT_MS,
 ): Promise<T> {
     const words = new URLSearchParams(query.map(([name, value]) => [name, value])).toString();
     const request = agent.request({
@@ -47,7 +48,7 @@ export async function ask<T>(
         path: words ? `${path}?${words}` : path,
         body: body ?? "",
     });
-    const timer = setTimeout(() => request.close("timeout"), TIMEOUT_MS);
+    const timer = setTimeout(() => request.close("timeout"), timeoutMs);
     try {
         return decoded(await answered(request), schema);
     } finally {

@@ -166,3 +166,30 @@ export const Checked = v.object({
     long_waits: v.optional(v.array(v.string()), []),
 });
 export type Checked = v.InferOutput<typeof Checked>;
+
+export const Section = v.object({
+    title: v.string(),
+    finding: v.string(),
+    headings: v.array(v.string()),
+    rows: v.array(v.array(v.string())),
+});
+export type Section = v.InferOutput<typeof Section>;
+
+export const Plot = v.object({
+    storage: v.string(),
+    p95_iops: v.array(maybe),
+    missed_s: v.array(v.number()),
+    usable_iops: maybe,
+});
+export type Plot = v.InferOutput<typeof Plot>;
+
+/** The report of weeks. sections: none if nothing is recorded. */
+export const Report = v.object({
+    span: v.string(),
+    since_s: v.number(),
+    until_s: v.number(),
+    notes: v.array(v.string()),
+    sections: v.array(Section),
+    plots: v.array(Plot),
+});
+export type Report = v.InferOutput<typeof Report>;

@@ -6,7 +6,8 @@ const tenth = new Intl.NumberFormat(language, { maximumFractionDigits: 1 });
 const hundredth = new Intl.NumberFormat(language, { maximumFractionDigits: 2 });
 const part = new Intl.NumberFormat(language, { style: "percent", maximumFractionDigits: 0 });
 const clock = new Intl.DateTimeFormat(language, { timeStyle: "medium" });
-const hour = new Intl.DateTimeFormat(language, { timeStyle: "short" });
+const shortTime = new Intl.DateTimeFormat(language, { timeStyle: "short" });
+const dayAndTime = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "short" });
 const listed = new Intl.ListFormat(language, { type: "unit" });
 
 export const NONE = "–";
@@ -44,7 +45,12 @@ export function time(at: Date): string {
 
 /** A time to the minute, for an axis. */
 export function minute(at: Date): string {
-    return hour.format(at);
+    return shortTime.format(at);
+}
+
+/** A time to the hour, with its day. */
+export function hour(at: Date): string {
+    return dayAndTime.format(at);
 }
 
 export function list(words: readonly string[]): string {

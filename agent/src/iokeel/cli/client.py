@@ -22,6 +22,7 @@ from iokeel.report.records import (
     RulesReport,
     StorageReport,
     VmReport,
+    WeeksReport,
 )
 from iokeel.words.quoting import reason
 
@@ -36,6 +37,7 @@ _STEPS = msgspec.json.Decoder(dict[str, list[str]])
 _HISTORY = msgspec.json.Decoder(HistoryReport)
 _RULES = msgspec.json.Decoder(RulesReport)
 _RECOMMEND = msgspec.json.Decoder(RecommendReport)
+_REPORT = msgspec.json.Decoder(WeeksReport)
 _REFUSAL = msgspec.json.Decoder(Refusal)
 T = TypeVar("T")
 _Query: TypeAlias = Sequence[tuple[str, str]]
@@ -93,6 +95,11 @@ def recommend(
     if limit is not None:
         query.append(("limit", str(limit)))
     return _ask(socket, "/v1/recommend", query, _RECOMMEND, _READS_S)
+
+
+def report(socket: Path, seconds: int) -> WeeksReport:
+    """Return the report of the last so many seconds. Raises IokeelError, ConnectionLost."""
+    return _ask(socket, "/v1/report", [("seconds", str(seconds))], _REPORT, _READS_S)
 
 
 def _ask(

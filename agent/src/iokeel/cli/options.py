@@ -16,10 +16,12 @@ from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_SOCKET
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.report.records import VmReport
 from iokeel.words.quoting import reason, shown_path
+from iokeel.words.units import parse_duration
 
 _SOCKET_VARIABLE = "IOKEEL_SOCKET"
 #: Columns of text if the output is no terminal: a pipe has no width, so nothing is cut.
 PIPE_COLUMNS = 1000
+_MOST_S = 1000 * 24 * 3600
 
 out = Console(highlight=False, markup=False, emoji=False)  # names are shown as they are
 if not out.width or (not out.is_terminal and "COLUMNS" not in os.environ):  # 0: also not known
@@ -33,7 +35,19 @@ SocketOption = Annotated[
     Path,
     typer.Option("--socket", envvar=_SOCKET_VARIABLE, readable=False, help="The agent's socket."),
 ]
+LastOption = Annotated[str, typer.Option("--last", metavar="TIME", help="So far back: 12h, 7d.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def weeks_s(last: str) -> int:
+    """Return how far back --last goes in the history of weeks, in seconds. Raises ConfigError."""
+    try:
+        seconds = parse_duration(last)
+    except ConfigError as error:
+        raise ConfigError.of(error, f"--last {error.where}") from None
+    if not 0 < seconds <= _MOST_S:
+        raise ConfigError(f"--last {last}", "no history is so long", "give a time from 1h to 1000d")
+    return seconds
 
 
 def vm_names(context: typer.Context, incomplete: str) -> list[str]:

@@ -57,9 +57,11 @@ from iokeel.report.records import (
     SettingsReport,
     StorageReport,
     VmReport,
+    WeeksReport,
 )
 from iokeel.report.rules import rules_report
 from iokeel.report.snapshot import Snapshot, TakeSnapshot
+from iokeel.report.weeks import weeks_report
 from iokeel.store.weeks import HOUR_S, Hour
 from iokeel.words.quoting import did_you_mean, reason, shown, shown_path
 
@@ -422,20 +424,40 @@ async def _recommend(request: web.Request) -> web.Response:
     """
     api, query = request.app[_API], request.query
     try:
-        seconds = _whole("seconds", query.get("seconds", str(WEEK_S)))
         classes = limits_of(api.config().classes)
         limit = query.get("limit")
         limits = classes if limit is None else {limit: _whole("limit", limit)}
+    except IokeelError as wrong:
+        return _refused(HTTPStatus.BAD_REQUEST, wrong)
+    domains = query.getall("domain", ())
+    return await _of_weeks(request, lambda hours, *_: recommend(hours, limits, domains))
+
+
+async def _report(request: web.Request) -> web.Response:
+    """Answer with the report of the last `seconds`."""
+    return await _of_weeks(request, weeks_report)
+
+
+async def _of_weeks(
+    request: web.Request, make: Callable[[Iterator[Hour], int, int], msgspec.Struct]
+) -> web.Response:
+    """Answer with what is made in a thread of the hours of the last `seconds`.
+
+    make: also gets the first hour, and the one after the last.
+    """
+    api = request.app[_API]
+    try:
+        seconds = _whole("seconds", request.query.get("seconds", str(WEEK_S)))
     except IokeelError as wrong:
         return _refused(HTTPStatus.BAD_REQUEST, wrong)
     if not api.config().history.keep_days:
         mend = "set keep_days of [history], and wait for some hours"
         return _refused(HTTPStatus.NOT_FOUND, IokeelError("history", "isn't recorded", mend))
     now = int(time.time()) // HOUR_S + 1
-    hours = api.hours(now - ceil(seconds / HOUR_S), now)
+    since = now - ceil(seconds / HOUR_S)
     async with request.app[_READING]:
         try:
-            found = await asyncio.to_thread(recommend, hours, limits, query.getall("domain", ()))
+            found = await asyncio.to_thread(make, api.hours(since, now), since, now)
         except sqlite3.Error as error:
             what, mend = f"can't be read, {error}", "see what journalctl -u iokeel says of it"
             return _refused(HTTPStatus.INTERNAL_SERVER_ERROR, IokeelError("history", what, mend))
@@ -578,6 +600,7 @@ ROUTES = (
     Route("GET", "/v1/settings", _settings, SettingsReport),
     Route("GET", "/v1/rules", _rules, RulesReport),
     Route("GET", "/v1/recommend", _recommend, RecommendReport),
+    Route("GET", "/v1/report", _report, WeeksReport),
     Route("POST", "/v1/policy", _policy, PolicyReport),
     Route("POST", "/v1/hook", _hook, HookReport),
     Route("GET", "/metrics", _metrics, None),

@@ -10,7 +10,7 @@ has them queued, and is held for longer. Credit for bursts isn't counted, so it 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from iokeel.core.measure.demand import FULL_RATIO
@@ -34,13 +34,16 @@ class _Sum:
 
 
 @dataclass(slots=True)
-class _Sums:
+class Sums:
+    """Some hours together. seconds: how long was recorded; last: the last hour."""
+
     seconds: float = 0.0
     last: int = 0
     drives: dict[DriveKey, _Sum] = field(default_factory=dict)
     storages: dict[str, StorageHour] = field(default_factory=dict)
 
     def add(self, hour: Hour) -> None:
+        """Add an hour; the earliest comes first."""
         self.seconds += hour.seconds
         self.last = hour.hour
         a_sample_s = hour.seconds / hour.samples if hour.samples else 0.0
@@ -52,6 +55,20 @@ class _Sums:
             known.last = hour.hour
         for name, storage in hour.storages.items():
             self.storages.setdefault(name, StorageHour()).merge(storage)
+
+    def uses(
+        self, limits: Mapping[str, int], domains: Collection[str] = ()
+    ) -> Iterator[tuple[DriveHour, DriveUse]]:
+        """Yield all hours of each drive, and what it did in them; as `recommend` does."""
+        for count, (key, one) in enumerate(self.drives.items(), 1):
+            if not domains or one.use.about.domain in domains:
+                yield one.use, _drive(key, one, limits, self.last)
+            if count % _AT_A_TIME == 0:
+                time.sleep(_PAUSE_S)
+
+    def storage_uses(self) -> list[StorageUse]:
+        """Return what storages did, by name."""
+        return [_storage(name, self.storages[name]) for name in sorted(self.storages)]
 
 
 def limits_of(classes: Mapping[str, DrivePolicy]) -> dict[str, int]:
@@ -71,20 +88,15 @@ def recommend(
     limits: by name. domains: only VMs that have these names now; () for all. Takes long, and lets
     the ticks go on, so it is for a thread.
     """
-    sums = _Sums()
+    sums = Sums()
     for hour in hours:
         sums.add(hour)
-    found = []
-    for count, (key, one) in enumerate(sums.drives.items(), 1):
-        if not domains or one.use.about.domain in domains:
-            found.append(_drive(key, one, limits, sums.last))
-        if count % _AT_A_TIME == 0:
-            time.sleep(_PAUSE_S)
+    found = (use for _, use in sums.uses(limits, domains))
     return RecommendReport(
         seconds=sums.seconds,
         limits=dict(limits),
         drives=sorted(found, key=lambda use: (use.domain, use.target)),
-        storages=[_storage(name, sums.storages[name]) for name in sorted(sums.storages)],
+        storages=sums.storage_uses(),
     )
 
 

@@ -373,6 +373,44 @@ class RecommendReport(Struct, kw_only=True):
     storages: list[StorageUse]
 
 
+class StoragePlot(Struct, kw_only=True):
+    """What the drives of a storage did at once in each hour, as normalized rates.
+
+    p95_iops: in 95 % of each hour; None: not recorded. missed_s: how long a promise on it was
+    missed in each. usable_iops: the least that its drives could share; None: not known.
+    """
+
+    storage: str
+    p95_iops: list[float | None]
+    missed_s: list[float]
+    usable_iops: float | None
+
+
+class SectionReport(Struct, kw_only=True):
+    """A section of the report: its finding in a sentence, and a table. Names are as they are."""
+
+    title: str
+    finding: str
+    headings: list[str]
+    rows: list[list[str]]
+
+
+class WeeksReport(Struct, kw_only=True):
+    """The report of weeks, for people.
+
+    span: since when, and how much of that was recorded, in words. since_s, until_s: the begin of
+    the first hour of the plots, and the end of the last one, in seconds since 1970. notes: what it
+    lacks. plots: of the storages that were fullest.
+    """
+
+    span: str
+    since_s: int
+    until_s: int
+    notes: list[str]
+    sections: list[SectionReport]
+    plots: list[StoragePlot]
+
+
 class PromiseReport(Struct, kw_only=True):
     """The promise to a drive, a VM or a tenant, in policy attributes. Rates are normalized.
 

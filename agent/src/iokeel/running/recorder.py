@@ -197,6 +197,8 @@ class Recorder:
                     found.missed_s,
                     {(domain, target): more for domain, target, more in found.takers},
                 )
+                if found.takers:
+                    one.most_s[max(found.takers, key=lambda taker: taker[2])[:2]] = found.missed_s
                 one.rates.add(memoryview(found.rates).cast("H"))
                 hour.storages.setdefault(name, StorageHour()).merge(one)
         return True

@@ -101,7 +101,8 @@ class StorageHour:
     usable_iops: the least that its drives could share; None if it wasn't known. reserved_iops: the
     most that was reserved. missed_s: how long a promise on it was missed, in seconds. takers: what
     drives took in that time above what they were owed, in normalized operations, by VM's name and
-    target; of an hour in the file, the MOST_TAKERS that took most.
+    target; of an hour in the file, the MOST_TAKERS that took most. most_s: how much of that time
+    was in minutes in which a drive took more than the others did.
     """
 
     rates: Histogram = field(default_factory=Histogram)
@@ -109,6 +110,7 @@ class StorageHour:
     reserved_iops: float = 0.0
     missed_s: float = 0.0
     takers: dict[tuple[str, str], float] = field(default_factory=dict)
+    most_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def merge(self, other: StorageHour) -> None:
         """Add what it did in another hour, or in another part of this one."""
@@ -117,8 +119,9 @@ class StorageHour:
         self.usable_iops = min(usable, default=None)
         self.reserved_iops = max(self.reserved_iops, other.reserved_iops)
         self.missed_s += other.missed_s
-        for drive, operations in other.takers.items():
-            self.takers[drive] = self.takers.get(drive, 0.0) + operations
+        for ours, others in ((self.takers, other.takers), (self.most_s, other.most_s)):
+            for drive, more in others.items():
+                ours[drive] = ours.get(drive, 0.0) + more
 
 
 @dataclass(slots=True)
@@ -145,7 +148,7 @@ class LaterVersion(sqlite3.DatabaseError):
     """A later iokeel wrote the file."""
 
 
-_TAKERS = msgspec.json.Decoder(list[tuple[str, str, float]])
+_TAKERS = msgspec.json.Decoder(list[tuple[str, str, float, float]])
 # SQLite keeps any type in any column, so one row of a damaged file may differ from the others.
 _UNUSABLE = (ValueError, TypeError, KeyError, OverflowError)
 _Drive: TypeAlias = tuple[DriveKey, Sequence[Any]]
@@ -332,7 +335,10 @@ def _drive_hour(
 def _storage_row(hour: int, name: str, storage: StorageHour) -> tuple[object, ...]:
     usable = storage.usable_iops
     most = heapq.nlargest(MOST_TAKERS, storage.takers.items(), key=lambda taker: taker[1])
-    takers = [(domain, target, round(operations)) for (domain, target), operations in most]
+    takers = [
+        (*drive, round(operations), round(storage.most_s.get(drive, 0.0)))
+        for drive, operations in most
+    ]
     return (
         hour,
         name,
@@ -368,11 +374,13 @@ def _hour(
         (number,),
     ):
         with contextlib.suppress(*_UNUSABLE):
+            most = _TAKERS.decode(takers)
             hour.storages[name] = StorageHour(
                 Histogram.unpack(rates),
                 None if usable is None else float(usable),
                 float(reserved),
                 float(missed),
-                {(vm, target): operations for vm, target, operations in _TAKERS.decode(takers)},
+                {(vm, target): operations for vm, target, operations, _ in most},
+                {(vm, target): seconds for vm, target, _, seconds in most},
             )
     return hour

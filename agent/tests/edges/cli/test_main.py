@@ -353,6 +353,7 @@ ASKING = [
     ["top"],
     ["history", "db1", "vda"],
     ["recommend"],
+    ["report"],
 ]
 
 
@@ -631,6 +632,9 @@ def test_limits_are_recommended_by_what_was_recorded(agent: Agent) -> None:
     assert vda.split()[:7] == ["db1", "vda", "0", "0", "0", "0", "400"]
     assert "usable" in iokeel(*words).out
     assert "usable" not in iokeel(*words, "db1").out
+    told = iokeel("report", *words[1:]).out
+    assert "1 of 1 drive with a limit never did half of it." in told
+    assert "; recorded: " in told
 
 
 # As a command

@@ -32,6 +32,7 @@ _CONFIG = Path(_FOLDER.name) / "agent.toml"
 _WORDS = [
     *(b"GET POST HTTP/1.1 /v1/vms /v1/storages /v1/why?domain=db1&target=vda /v1/hook".split()),
     *(b"/v1/host /v1/history?domain=db1&seconds=60&series=wait_s /v1/settings".split()),
+    *(b"/v1/recommend?domain=db1&limit=5 /v1/report?seconds=60".split()),
     *(b"/v1/policy?domain=db1 <policy xmlns='urn:iokeel:policy:1'/> drive limit class".split()),
     *(b"/metrics Content-Length: 5 Transfer-Encoding: chunked Host: a gzip deflate".split()),
     *(b"domain operation xml prepare start db1 vda ok error where what mend".split()),

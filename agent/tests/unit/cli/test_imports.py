@@ -48,6 +48,7 @@ def imported(words: list[str], socket: Path) -> list[str]:
         ["why", "db1"],
         ["history", "db1", "vda"],
         ["recommend"],
+        ["report"],
     ],
 )
 def test_what_asks_the_agent_imports_nothing_of_the_law(words: list[str], tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from iokeel.cli import fleet_tables
 from iokeel.cli.calibration import series_table
 from iokeel.cli.commands.curve import curve_table
 from iokeel.cli.commands.history import history_table
+from iokeel.cli.commands.report import section_table
 from iokeel.cli.drive_tables import DrivesOneByOne
 from iokeel.cli.policy_table import policy_table
 from iokeel.cli.tables import TenantSums, storage_table, tenant_table
@@ -27,8 +28,12 @@ from iokeel.report.records import (
     DriveUse,
     HistoryReport,
     RecommendReport,
+    SectionReport,
     StorageUse,
+    WeeksReport,
 )
+from iokeel.report.weeks import weeks_report
+from iokeel.store.weeks import Hour
 from tests.unit.cli.reports import drive, storage
 
 LONG = "iscsi:filer1.example.com:3260/iqn.2001-01.com.example:vms"
@@ -42,6 +47,15 @@ def calibration() -> Calibration:
     runs = (JobResult(job, RATE, 0.0123, 0.1234, (RATE,) * 20, 0.5),)
     fit = Fit(RATE, DEFAULT_CURVE, DEFAULT_CURVE)
     return Calibration([Series(job, runs, runs)], fit, {}, 1.0, [])
+
+
+CELLS = {"VM": "instance-0000002a-of-somebody", "drive": "vda", "storage": LONG}
+FIGURE = "99.9k"
+
+
+def empty_report() -> WeeksReport:
+    """The report of an hour in which nothing was."""
+    return weeks_report([Hour(1)], 0, 2)
 
 
 TABLES = {
@@ -104,6 +118,10 @@ TABLES = {
         storage="iscsi:files.example:vms", p50_iops=RATE, p95_iops=RATE, p99_iops=RATE,
         peak_iops=RATE, usable_iops=RATE, reserved_iops=RATE, more_iops=RATE, missed_s=3601.0,
     )]),
+    **{f"report {number}": section_table(SectionReport(
+        title="", finding="", headings=section.headings,
+        rows=[[CELLS.get(heading, FIGURE) for heading in section.headings]],
+    )) for number, section in enumerate(empty_report().sections)},
 }  # fmt: skip
 
 

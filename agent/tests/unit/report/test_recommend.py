@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -15,16 +14,17 @@ from iokeel.core.values.curve import KIB
 from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
 from iokeel.core.values.observation import DriveSeen, Observation
 from iokeel.core.values.policy import BUILTIN_CLASSES, DrivePolicy
-from iokeel.core.values.state import Demand, Division, DriveState, Measured, State, StorageState
+from iokeel.core.values.state import DriveState, Measured, State, StorageState
 from iokeel.core.values.storage import StoragePolicy
 from iokeel.report.recommend import limits_of, recommend
 from iokeel.report.records import RecommendReport
+from iokeel.report.weeks import weeks_report
 from iokeel.store.weeks import HOUR_S
-from testing.sim.loads import DAY_S, Load, loads
+from testing.sim.loads import DAY_S, Load
 from testing.sim.recording import FIRST, Recording
+from testing.sim.week import NOISY, record_week
 
 A_POINT = 0.01
-NOISY, SMALL = DriveId("noisy", "vda"), DriveId("small", "vda")
 
 
 def rerun(demands: Mapping[DriveId, Sequence[float]], limit: int, step_s: float) -> list[float]:
@@ -125,35 +125,9 @@ def test_more_can_be_promised_by_what_was_used_at_once(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 def test_a_week_of_200_drives(tmp_path: Path) -> None:
     """Daily shifts, a noisy neighbour, and a drive that was sold too little."""
-    step_s, steps = 60.0, round(7 * DAY_S / 60)
-    made = {
-        DriveId(f"vm{n:03}", "vda"): [*islice(load.demands(step_s), steps)]
-        for n, load in enumerate(loads(5, 198))
-    }
-    noisy = [
-        20_000.0 if base > 900 else base
-        for base in islice(Load(1, 300, spread=0.8).demands(step_s), steps)
-    ]
-    small = [*islice(Load(2, 400).demands(step_s), steps)]
-    calm = StorageState(StoragePolicy(capacity=200_000), promised=20_000.0)
-    slow = replace(calm, division=Division(200_000.0, kept=0.5))
-    sold = DrivePolicy(limit=300)
-    recording, throttled_s, missed_s, took = Recording(tmp_path), 0.0, 0.0, 0.0
-    for number in range(steps):
-        drives = {
-            drive: DriveState(storage="ssd", measured=Measured(rate=its[number]))
-            for drive, its in made.items()
-        }
-        rate = min(small[number], 300.0)
-        throttled_s += step_s * (rate >= 0.95 * 300)
-        held = Demand(throttled_s=throttled_s)
-        drives[SMALL] = DriveState(sold, "ssd", measured=Measured(rate=rate), demand=held)
-        drives[NOISY] = DriveState(storage="ssd", measured=Measured(rate=noisy[number]))
-        is_slow = noisy[number] == 20_000
-        missed_s += step_s * is_slow
-        took += step_s * noisy[number] * is_slow
-        recording.sample(drives, step_s, {"ssd": slow if is_slow else calm})
-    recording.stop()
+    recording, step_s = Recording(tmp_path), 60.0
+    week = record_week(recording, step_s)
+    steps = len(week.noisy)
     hours = [*recording.recorder.hours(0, 10**9)]
     limits = limits_of(BUILTIN_CLASSES) | {"300": 300, "600": 600}
     found = recommend(iter(hours), limits)
@@ -161,7 +135,7 @@ def test_a_week_of_200_drives(tmp_path: Path) -> None:
 
     # Each drive and limit, by the load itself.
     uses = {DriveId(use.domain, use.target): use for use in found.drives}
-    for drive, its in {**made, NOISY: noisy}.items():
+    for drive, its in {**week.demands, NOISY: week.noisy}.items():
         for name, limit in limits.items():
             exact = sum(rate >= 0.95 * limit for rate in its) / steps
             assert uses[drive].would_hold[name] == pytest.approx(exact, abs=A_POINT)
@@ -169,17 +143,25 @@ def test_a_week_of_200_drives(tmp_path: Path) -> None:
     # The drive that was sold too little, and the noisy neighbour.
     most_held = max(found.drives, key=lambda use: use.held_ratio)
     assert most_held.domain == "small"
-    assert most_held.held_ratio == pytest.approx(throttled_s / (7 * DAY_S), abs=A_POINT)
+    assert most_held.held_ratio == pytest.approx(week.throttled_s / (7 * DAY_S), abs=A_POINT)
     takers: dict[tuple[str, str], float] = {}
     for hour in hours:
         for taker, operations in hour.storages["ssd"].takers.items():
             takers[taker] = takers.get(taker, 0.0) + operations
     assert max(takers, key=lambda drive: takers[drive]) == NOISY
-    assert takers[NOISY] == pytest.approx(took, rel=0.01)
-    assert sum(hour.storages["ssd"].missed_s for hour in hours) == pytest.approx(missed_s, rel=0.01)
+    assert takers[NOISY] == pytest.approx(week.took, rel=0.01)
+    assert sum(hour.storages["ssd"].missed_s for hour in hours) == pytest.approx(
+        week.missed_s, rel=0.01
+    )
+
+    # The report begins with both.
+    until = FIRST + len(hours)
+    neighbours, at_limit, *_ = weeks_report(iter(hours), FIRST, until).sections
+    assert neighbours.finding.startswith("noisy/vda took most above what it was owed in ")
+    assert at_limit.finding.startswith("small/vda was sold too little: ")
 
     # A rerun of five drives with a limit that holds them for some percent of the time.
-    chosen = [drive for drive in made if 0.01 < uses[drive].would_hold["600"] < 0.1][:5]
-    again = rerun({drive: made[drive] for drive in chosen}, 600, step_s)
+    chosen = [drive for drive in week.demands if 0.01 < uses[drive].would_hold["600"] < 0.1][:5]
+    again = rerun({drive: week.demands[drive] for drive in chosen}, 600, step_s)
     assert len(chosen) == 5
     assert [uses[drive].would_hold["600"] for drive in chosen] == pytest.approx(again, abs=A_POINT)

@@ -248,6 +248,7 @@ def test_promises_and_who_took_more_than_owed_are_judged(tmp_path: Path) -> None
     assert (a.latency_kept_s, a.latency_missed_s) == pytest.approx((100, 100), abs=2)
     assert ssd.missed_s == pytest.approx(200, abs=2)
     assert ssd.takers == {("b", "vda"): pytest.approx(3000 * 200, rel=0.02)}
+    assert ssd.most_s == {("b", "vda"): pytest.approx(200, abs=2)}
     assert (ssd.usable_iops, ssd.reserved_iops) == (4000, 500)
 
 

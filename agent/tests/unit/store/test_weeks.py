@@ -50,7 +50,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     file = tmp_path / "history.db"
     one = hour(a=drive(held_s=7.0))
     takers = {(f"vm{n}", "vda"): float(n) for n in range(9)}
-    one.storages["ssd"] = StorageHour(one.drives[DriveKey("a", "vda")].rates, 5000, 300, 61, takers)
+    rates, most_s = one.drives[DriveKey("a", "vda")].rates, {("vm8", "vda"): 60.0}
+    one.storages["ssd"] = StorageHour(rates, 5000, 300, 61, takers, most_s)
     write(file, [one], KEEP, NOW)
     (found,) = read(file, NOW, NOW + 1, waits=True)
     assert (found.hour, found.seconds, found.samples) == (NOW, 3600.0, 1800)
@@ -63,6 +64,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     storage = found.storages["ssd"]
     assert (storage.usable_iops, storage.reserved_iops, storage.missed_s) == (5000, 300, 61)
     assert storage.takers == {(f"vm{n}", "vda"): n for n in range(4, 9)}  # the most five
+    assert storage.most_s[("vm8", "vda")] == 60
 
 
 def test_an_hour_that_is_written_again_is_there_once(tmp_path: Path) -> None:

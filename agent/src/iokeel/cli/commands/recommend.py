@@ -8,15 +8,14 @@ import msgspec
 import typer
 
 from iokeel.cli import client
-from iokeel.cli.options import JsonOption, SocketOption, out, vm_names
+from iokeel.cli.options import JsonOption, LastOption, SocketOption, out, vm_names, weeks_s
 from iokeel.cli.output import say, say_json
 from iokeel.cli.use_tables import drive_use_table, storage_use_table
 from iokeel.config.paths import DEFAULT_SOCKET
-from iokeel.errors import ConfigError, IokeelError
+from iokeel.errors import IokeelError
 from iokeel.words.quoting import few
-from iokeel.words.units import duration, parse_duration
+from iokeel.words.units import duration
 
-_MOST_S = 1000 * 24 * 3600
 app = typer.Typer(add_completion=False)
 
 
@@ -32,9 +31,7 @@ def recommend(
             "--limit", metavar="N", min=1, help="Try this limit in place of the classes'."
         ),
     ] = None,
-    last: Annotated[
-        str, typer.Option("--last", metavar="TIME", help="So far back: 12h, 7d.")
-    ] = "7d",
+    last: LastOption = "7d",
     as_json: JsonOption = False,
     socket: SocketOption = DEFAULT_SOCKET,
 ) -> None:
@@ -48,13 +45,7 @@ def recommend(
     Below, for each storage: what its drives did at once. more: what can be
     promised beyond that, by what was used in 99 % of the time.
     """
-    try:
-        seconds = parse_duration(last)
-    except ConfigError as error:
-        raise ConfigError.of(error, f"--last {error.where}") from None
-    if not 0 < seconds <= _MOST_S:
-        raise ConfigError(f"--last {last}", "no history is so long", "give a time from 1h to 1000d")
-    found = client.recommend(socket, seconds, limit, vms or ())
+    found = client.recommend(socket, weeks_s(last), limit, vms or ())
     if as_json:
         say_json(msgspec.to_builtins(found))
         return
