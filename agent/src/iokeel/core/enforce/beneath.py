@@ -8,8 +8,9 @@ and caches, and isn't reckoned but measured:
    requests (QEMU's counters) and the room for block jobs is what images add.
 2. That, divided by the drives' normalized rate, is what a normalized operation adds. The bound is
    widened by this much for each operation of the share, before it is met or at once after that.
-3. If QEMU tells nothing while a bound is used up, its drives are taken to do nothing. libvirt can't
-   read a domain while the kernel zeroes its block device, for which a bound may take minutes.
+3. If QEMU tells nothing while a bound on writes is used up, its drives are taken to write nothing.
+   libvirt can't read a domain while the kernel zeroes its block device, for which a bound may take
+   minutes. Nothing is learned of reads then: a guest that resets its device would widen theirs.
 4. A higher value counts at once. A lower one replaces it slowly, with a half-life of an hour.
 5. An operation adds at most `MOST_BYTES` and `MOST_REQUESTS` of a direction. A QEMU that has been
    taken over by its guest isn't told from an image that copies, so this is what holds it.
@@ -106,10 +107,11 @@ def seen(before: Beneath, reading: Reading, work: Work | None, bounds: IoMax, jo
     if added is not NOTHING:
         added = added.times(0.5 ** (elapsed_s / _HALF_LIFE_S))
     full = tuple(name for name, ratio in _used(did, bounds).items() if ratio >= FULL_RATIO)
-    if work is None and full:
-        work = Work()
+    learned = did
+    if work is None and not {"wbps", "wiops"}.isdisjoint(full):
+        work, learned = Work(), did._replace(rbps=0.0, riops=0.0)
     if work is not None and is_watched(before, reading, bounds):
-        beyond = did.less(work.io).less(jobs).times(1 / max(work.rate, _LEAST_RATE))
+        beyond = learned.less(work.io).less(jobs).times(1 / max(work.rate, _LEAST_RATE))
         added = added.most(Io(*map(min, beyond, _MOST)))
     return Beneath(reading, did, added, full)
 

@@ -113,6 +113,9 @@ def test_a_bound_that_is_used_up_is_widened_though_qemu_tells_nothing() -> None:
     known = look(FIRST, Io(wbps=float(BOUNDS.wbps or 0)), None)
     assert known.full == ("wbps",)
     assert known.added.wbps == 4 << 20, "as much as an operation may add"
+    reads = Io(rbps=float(BOUNDS.rbps or 0))
+    assert look(FIRST, reads, None).added == NOTHING, "they may be those of a reset"
+    assert look(FIRST, reads.plus(Io(wbps=float(BOUNDS.wbps or 0))), None).added.rbps == 0
 
 
 def test_a_request_that_a_bound_holds_up_for_seconds_teaches_before_it_ends() -> None:
