@@ -21,7 +21,8 @@ from iokeel.errors import ConfigError
 from testing.fleet.etcd import Certificates
 
 LOOPBACK, OUTSIDE = Address("127.0.0.1", 9632), Address("192.0.2.1", 9632)
-HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+# Always the same, because it is in tests' names.
+HASH = bcrypt.hashpw(b"secret", b"$2b$04$abcdefghijklmnopqrstuu").decode()
 PAIR = "cert_file: server.crt, key_file: server.key"
 CLIENTS = "client_auth_type: RequireAndVerifyClientCert, client_ca_file: ca.crt"
 TLS = f"tls_server_config: {{{PAIR}}}\n"
