@@ -42,12 +42,13 @@ class Recording:
         storages: Mapping[str, StorageState] | None = None,
         above: Mapping[DriveId, Above] | None = None,
     ) -> None:
-        """Take one sample, so long after the last one."""
+        """Take one sample, so long after the last one. It is the agent's only look in that time."""
+        drives = {drive: _over(known, step_s) for drive, known in drives.items()}
         self._at_ns += round(step_s * NS_PER_S)
         self.now_s += step_s
-        values = array("f", series_values(State(drives=dict(drives))))
+        values = array("f", series_values(State(drives=drives)))
         before = {drive: known._replace(measured=Measured()) for drive, known in drives.items()}
-        after = State(drives=dict(drives), storages=dict(storages or {}))
+        after = State(drives=drives, storages=dict(storages or {}))
         self._accounts.look(State(drives=before), after, drives, self._at_ns)
         seen = Seen(drives, storages or {}, values, self.uuids, above or {}, self._accounts)
         if self.recorder.sample(self._at_ns, self.now_s, seen):
@@ -66,3 +67,12 @@ class Recording:
         """Record the rest, as a clean stop of the agent does."""
         self.recorder.finish()
         self.recorder.record_now(ends=True)
+
+
+def _over(known: DriveState, seconds: float) -> DriveState:
+    """Return the state of a drive whose last interval was so long, and had only reads."""
+    measured = known.measured
+    if measured.rates is None:
+        return known
+    rates = measured.rates._replace(elapsed_s=seconds)
+    return known._replace(measured=measured._replace(rates=rates, read_rate=measured.rate))

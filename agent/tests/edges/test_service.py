@@ -654,9 +654,9 @@ def test_limits_that_qemu_does_not_have_are_not_told(service: Service) -> None:
 def test_classes_are_taken_over(service: Service) -> None:
     xml = f"<domain><name>db9</name><metadata>{GOLD}</metadata></domain>".replace('"', "'")
     message = f'{{"domain": "db9", "operation": "prepare", "xml": "{xml}"}}'.encode()
-    assert '"ok": false' in http(service.socket, "POST", "/v1/hook", message)[2]
+    assert '"ok":false' in http(service.socket, "POST", "/v1/hook", message)[2]
     service.reload("[[vm]]", "[classes.platinum]\nlimit = 5\n[[vm]]")
-    assert '"ok": true' in http(service.socket, "POST", "/v1/hook", message)[2]
+    assert '"ok":true' in http(service.socket, "POST", "/v1/hook", message)[2]
 
 
 def test_log_level_is_taken_over(service: Service) -> None:

@@ -216,9 +216,8 @@ def test_how_long_limits_held_is_counted(tmp_path: Path) -> None:
 
 
 def _did(rate: float, latency_s: float = 0.001) -> Measured:
-    rates = Rates(2.0, Flow(rate, rate * 4096), Flow(0.0, 0.0), latency_s, None)
-    counters = Counters(0, 0, 0, 0, 0, 0, 0)
-    return Measured(counters, rates, rate, budget_rate=rate, read_rate=rate)
+    rates = Rates(1.0, Flow(rate, rate * 4096), Flow(0.0, 0.0), latency_s, None)
+    return Measured(Counters(0, 0, 0, 0, 0, 0, 0), rates, rate, budget_rate=rate)
 
 
 def test_promises_and_who_took_more_than_owed_are_judged(tmp_path: Path) -> None:
