@@ -330,7 +330,7 @@ def _with_reading(
         demand = demand_after(demand, measured, use, reservation, abilities, paid_rate)
         waits = charged and demand.held_s > 0 and before.demand.held_s > 0
         if policy is not None and policy.has_bounds and policy.separate_budgets:
-            rate = larger_rate(did, models[storage], policy.parts, charged=by_curve)
+            rate = larger_rate(did, models[storage], charged=by_curve, parts=policy.parts)
         credit = credit_after_use(
             credit, policy, rate, did.elapsed_s, use, before.pricing, waits=waits
         )

@@ -138,12 +138,12 @@ def operations(measured: Measured, *, charged: bool) -> tuple[float, float]:
 
 
 def larger_rate(
-    did: Rates, model: CostModel, parts: tuple[float, float] = (1.0, 1.0), *, charged: bool
+    did: Rates, model: CostModel, *, charged: bool, parts: tuple[float, float] = (1.0, 1.0)
 ) -> float:
     """Return the normalized rate of reads or of writes, whichever is more.
 
-    parts: what reads and writes may have of a limit, by which their rates are divided. charged: as
-    for `measure`.
+    charged: as for `measure`. parts: what reads and writes may have of a limit, by which their
+    rates are divided.
     """
     read, write = parts
     if charged and did.throttled is not None:
