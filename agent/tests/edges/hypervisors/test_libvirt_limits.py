@@ -71,6 +71,7 @@ class Curves(Calls):
         self.withdraws = False  # the call that waits then
         self.told: list[tuple[ThrottleLimits, ThrottleLimits | None]] = []
         monkeypatch.setattr("iokeel.hypervisors.libvirt.limits.put_limits", self._put)
+        monkeypatch.setattr("iokeel.hypervisors.libvirt.limits.is_migrating", lambda _: False)
 
     def _put(self, *arguments: Any) -> None:
         self.told.append((arguments[4], arguments[7]))
@@ -96,7 +97,7 @@ class Slow(Calls):
 
     async def call_domain(self, *_: Any, **__: Any) -> Any:
         await self.go_on.wait()
-        return STOCK, None
+        return STOCK, None, True
 
 
 def event(limits: ThrottleLimits) -> dict[str, object]:
