@@ -64,8 +64,8 @@ test-rest: law # What .ci/run runs beyond test
 	cd agent && PYTHONPATH=$(CURDIR)/build/law ../$(BIN)/python -m pytest --numprocesses auto \
 		-m "not thorough" tests/unit/core
 
-test-bench: setup ## Test the benchmarks and the simulated disks themselves (5 minutes)
-	$(TESTS) -m "bench" tests/lab ../benchmarks/disksim/tests
+test-bench: setup ## Test the benchmarks and the simulated disks themselves (15 minutes)
+	$(TESTS) -m "bench" tests/lab tests/system/test_field.py ../benchmarks/disksim/tests
 
 test-all: test test-rest test-bench ## Run all tests but test-page, test-deploy, test-openstack, test-qemu, test-exact, molecule (40 minutes)
 

@@ -23,6 +23,7 @@ def test_a_drive_loses_nothing_but_for_a_promise_to_another(mode: Mode, seed: in
     skip_if_unclear(host)
 
 
+@pytest.mark.bench  # of whether it finds what is broken
 @pytest.mark.parametrize(
     ("broken", "seed", "harmed"),
     [("strangers", 33, "b"), ("waits", 21, "b"), ("bounds", 15, "a"), ("jobs", 2, "b")],
