@@ -36,6 +36,7 @@ TABLES = (
     "storage",
     "cgroup",
     "jobs",
+    "history",
     "policy",
     "rules",
 )

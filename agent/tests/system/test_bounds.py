@@ -18,7 +18,7 @@ from testing.waiting import eventually
 from tests.system.rig import blkdeviotune, policy
 from tests.system.test_rules import NONE, SOLD
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.alone, pytest.mark.timeout(900)]
 MB = 10**6
 RUN_S = 8
 # A bucket holds a tenth of a second, and so does each change of limits.
