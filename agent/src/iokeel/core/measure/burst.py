@@ -17,7 +17,6 @@ While it is spent, they go on to carry what they did.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from math import inf
 
 from iokeel.core.measure.demand import BAND_RATIO, FULL_RATIO, Use
 from iokeel.core.values.counters import NS_PER_S, DriveId
@@ -149,7 +148,8 @@ def with_start_credit(
         if drive.domain not in booted or policy is None or not policy.start_credit_seconds:
             continue
         seconds = float(policy.start_credit_seconds)
-        if now_ns - last.get(drive, -inf) < START_REST * seconds * NS_PER_S:
+        began_ns = last.get(drive)
+        if began_ns is not None and now_ns - began_ns < START_REST * seconds * NS_PER_S:
             continue
         credit = credit_after(Credit(seconds), policy, None, 0.0)
         if credit.seconds > known.credit.seconds:
