@@ -241,13 +241,8 @@ def put_patched(
             "it has no throttle group of its own, so it gets no cost curve",
             "give it a group_name that no other disk has; it gets stock limits for now",
         )
-    name, arguments = setting(reached, limits, abilities)
-    command = json.dumps({"execute": name, "arguments": arguments})
-    outcome = ask(handle, command, _OUTCOME)
-    if outcome is None or outcome.error is not None:
-        words = said(outcome)
-        what = f"QEMU took no cost curve: {words}"
-        raise LimitsRejected(str(drive), what, "it gets stock limits for now", said=words)
+    step = setting(reached, limits, abilities)
+    _carry_out(handle, drive, step, "QEMU took no cost curve", "it gets stock limits for now")
     return reached
 
 
@@ -274,14 +269,20 @@ def put_past(
         raise LimitsRejected(str(drive), *shared(reached))
     known = abilities or STOCK
     for step in filter(None, (setting(reached, limits, known), clearing(reached, known))):
-        name, arguments = step
-        command = json.dumps({"execute": name, "arguments": arguments})
-        outcome = ask(handle, command, _OUTCOME)
-        if outcome is None or outcome.error is not None:
-            words = said(outcome)
-            what = f"QEMU refused its limits: {words}"
-            raise LimitsRejected(str(drive), what, "the old limits still hold", said=words)
+        _carry_out(handle, drive, step, "QEMU refused its limits", "the old limits still hold")
     return reached
+
+
+def _carry_out(
+    handle: Any, drive: DriveId, step: tuple[str, dict[str, object]], what: str, mend: str
+) -> None:
+    """Have QEMU execute a command. what, mend: of the LimitsRejected if it refuses."""
+    name, arguments = step
+    command = json.dumps({"execute": name, "arguments": arguments})
+    outcome = ask(handle, command, _OUTCOME)
+    if outcome is None or outcome.error is not None:
+        words = said(outcome)
+        raise LimitsRejected(str(drive), f"{what}: {words}", mend, said=words)
 
 
 def is_migrating(handle: Any) -> bool:
