@@ -25,7 +25,7 @@ from pydantic import (
 
 from iokeel.config.settings import Address
 from iokeel.core.values.curve import LEAST_COST, MOST_COST
-from iokeel.core.values.policy import LEAST_JOB_BPS, MOST_IOPS, MOST_JOB_BPS, MOST_LATENCY_MS
+from iokeel.core.values.policy import LEAST_JOB_BPS, MOST_BPS, MOST_IOPS, MOST_LATENCY_MS
 from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME, TARGET
 from iokeel.rules.by_size import PerGb
@@ -47,7 +47,7 @@ PLATFORM = "platform"
 # QOM path has slashes.
 _PATTERN = re.compile("[^/]+/.+")
 Mode = Literal["enforce", "observe"]
-JobBps = Annotated[int, Field(ge=LEAST_JOB_BPS, le=MOST_JOB_BPS)]
+JobBps = Annotated[int, Field(ge=LEAST_JOB_BPS, le=MOST_BPS)]
 _TYPES = {
     "bool_type": ("not true or false", "write true or false, without quotes"),
     "dict_type": ("not a table", "write it as a [table] of its own"),

@@ -15,7 +15,7 @@ MOST_WEIGHT = 10_000
 MOST_BURST_SECONDS = 3_600
 MOST_LATENCY_MS = 60_000
 MOST_BPS = 10**12
-LEAST_JOB_BPS, MOST_JOB_BPS = 1 << 16, MOST_BPS
+LEAST_JOB_BPS = 1 << 16
 #: What is done by a policy: its promises are kept, or the law only says what it would do.
 ENFORCE, OBSERVE = "enforce", "observe"
 #: Stands for a rate without an end, in whole numbers: up to it each of them is exact as a float.
@@ -375,7 +375,7 @@ def checked_job_bps(bps: object, where: str) -> int | None:
     """
     if bps is None:
         return None
-    if not isinstance(bps, int) or not LEAST_JOB_BPS <= bps <= MOST_JOB_BPS:
-        mend = f"give {LEAST_JOB_BPS} to {MOST_JOB_BPS} bytes a second, or leave it out"
+    if not isinstance(bps, int) or not LEAST_JOB_BPS <= bps <= MOST_BPS:
+        mend = f"give {LEAST_JOB_BPS} to {MOST_BPS} bytes a second, or leave it out"
         raise PolicyError(where, f"job-bps is {bps}", mend)
     return bps
