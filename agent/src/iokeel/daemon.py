@@ -348,7 +348,9 @@ class Agent:
         try:
             self.accounts.look(before, after, seen.drives, now_ns)
             if whole:
-                self.would.look(before, seen, self.observer.vms(), self.config, now_ns)
+                vms = self.observer.vms()
+                was = self.would.look(before, seen, vms, self.config, now_ns)
+                self.accounts.observe(was, self.would.state, self.would.above)
         except Exception as error:
             self.metrics.errors["internal"] += 1
             self._notices.tell_uncounted(error)

@@ -82,6 +82,8 @@ def test_a_guest_is_observed_then_held_then_observed(guest: Vm, host: Host) -> N
         above = after["above_operations"] - before["above_operations"]
         assert "is only observed" in agent.why("db1")
         assert f"a limit of {LIMIT} iops" in agent.why("db1")
+        assert "would have been set" in agent.why("db1")
+        assert "In force" not in agent.why("db1")
         key = 'iokeel_drive_would_hold_seconds_total{domain="db1",target_device="vda"}'
         assert agent.metrics()[key] == pytest.approx(after["above_s"], abs=2)
 

@@ -56,10 +56,11 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     lines += [*_beneath(vm, drive.target), *_jobs(vm)]
     if drive.above_s:
         lines.append(
-            f"It did more than that for {duration(drive.above_s)} since it is observed, by"
-            f" {drive.above_operations:,.0f} normalized operations."
+            f"For {duration(drive.above_s)} since it is observed, it did more than it would be"
+            f" allowed, by {drive.above_operations:,.0f} normalized operations."
         )
-    lines.append(f"Last look: {drive.verdict}.")
+    if not vm.report.observed:
+        lines.append(f"Last look: {drive.verdict}.")
     if drive.error is not None:
         lines.append(f"Error: {drive.error.error()}.")
     return [escaped(line) for line in lines]
@@ -355,7 +356,12 @@ def _limits(
         )
     if decision.limits_reason is not None:
         age = "" if decision.limits_age_s is None else f" {duration(decision.limits_age_s)} ago"
-        yield f"These were set{age} because {decision.limits_reason.value}."
+        were = "would have been" if drive.mode == "observe" else "were"
+        yield f"These {were} set{age} because {decision.limits_reason.value}."
+    if drive.mode == "observe":
+        if drive.binding:
+            yield "It does more than that now."
+        return
     if decision.in_force is None:
         yield "Whether QEMU has them in force is not known."
     elif decision.in_force != limits:

@@ -28,7 +28,7 @@ class Seen(NamedTuple):
     """What is sampled: the law's memory, with observed drives as they would be.
 
     values: those of records.SERIES for each drive in turn. uuids: of VMs by name; "" if it has
-    none. above: of the observed drives. accounts: of the others.
+    none. above: of the observed drives. accounts: of all drives.
     """
 
     drives: Mapping[DriveId, DriveState]

@@ -32,15 +32,16 @@ class Would:
 
     def look(
         self, real: State, seen: Observation, vms: Mapping[str, VmInfo], config: Config, now_ns: int
-    ) -> None:
+    ) -> State:
         """Decide for the observed VMs, beside the others as they are held.
 
-        real: the law's state before its look at all drives, which saw `seen`.
+        real: the law's state before its look at all drives, which saw `seen`. Returns the state
+        that this look was at.
         """
         would = {name: vm for name, vm in vms.items() if vm.would is not None}
         if not would:
             self.state, self.above = State(), {}
-            return
+            return self.state
         drives = {
             drive: self._observed(drive, now, would[drive.domain]) if drive.domain in would else now
             for drive, now in seen.drives.items()
@@ -53,6 +54,7 @@ class Would:
         after, orders = decide(before, replace(seen, drives=drives), now_ns)
         self.state = with_outcomes(after, orders)
         self._count(known, would)
+        return before
 
     def _observed(self, drive: DriveId, now: DriveSeen, vm: VmInfo) -> DriveSeen:
         """Return a drive as it would be seen if its policy were enforced."""

@@ -39,10 +39,13 @@ COST_8K, COST_64K = 1.6, 10.0
 
 
 class Counted(Fleet):
-    """A host whose agent adds up what its drives do. totals: of each, after each look."""
+    """A host whose agent adds up what its drives do.
+
+    observed: as if no limits were in force. totals: of each, after each look.
+    """
 
     def __init__(self, *words: object, **more: object) -> None:
-        self.accounts, self._now = Accounts(), State()
+        self.accounts, self.observed, self._now = Accounts(), Accounts(), State()
         self.totals: list[dict[DriveId, tuple[float, ...]]] = []
         super().__init__(*words, **more)  # type: ignore[arg-type]
 
@@ -56,6 +59,7 @@ class Counted(Fleet):
         before, self._now = self._now, state
         seen = [drive for drive in state.seen if drive in state.drives]
         self.accounts.look(before, state, seen, self.now_ns if seen else 0)
+        self.observed.observe(before, state, seen)
         self.totals.append({drive: figures(known) for drive, known in self.accounts.items()})
 
 
@@ -395,6 +399,10 @@ def test_a_reservation_is_missed_if_its_share_holds_a_drive_below_it(
         kept_s, missed_s = host.accounts[guest.drive].promises["reservation"]
         assert kept_s + missed_s == pytest.approx(58, abs=1)
         assert (kept_s if kept else missed_s) > 55
+        observed = host.observed[guest.drive].promises
+        assert observed.keys() <= {"reservation"}
+        if observed:
+            assert observed["reservation"].missed_s == 0, "only its limits were in its way"
 
 
 @pytest.mark.parametrize("exact", [False, True])

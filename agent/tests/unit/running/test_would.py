@@ -18,6 +18,7 @@ from iokeel.core.values.policy import OBSERVE, DomainPolicy, DrivePolicy, Tenant
 from iokeel.core.values.state import State
 from iokeel.core.values.storage import StoragePolicy
 from iokeel.hypervisors.source import DriveInfo, VmInfo
+from iokeel.running.accounts import Accounts
 from iokeel.running.would import Would
 
 A, B = DriveId("a", "vda"), DriveId("b", "vda")
@@ -33,9 +34,10 @@ class Pair:
     def __init__(self, policies: dict[DriveId, DomainPolicy], config: Config | None = None) -> None:
         self.policies, self.config = policies, config or Config()
         self.state, self.would = State(tenants=self.config.tenants), Would()
+        self.accounts = Accounts()
         self.done = dict.fromkeys(policies, 0)
         self.in_force = dict.fromkeys(policies, UNLIMITED)
-        self.now_s = 100.0
+        self.now_s, self.latency_ns = 100.0, 1_000_000
 
     def look(self, **rates: int) -> None:
         """Look after a second in which drives did so many reads of 8K."""
@@ -44,7 +46,7 @@ class Pair:
         for drive, policy in self.policies.items():
             self.done[drive] += (n := rates[drive.domain])
             at, n = self.done[drive], n
-            read = Counters(now_ns, at, at * 8 * KIB, 0, 0, at * 1_000_000, 0)
+            read = Counters(now_ns, at, at * 8 * KIB, 0, 0, at * self.latency_ns, 0)
             is_observed = policy.mode == OBSERVE
             drives[drive] = DriveSeen(
                 None if is_observed else policy.for_drive("vda"),
@@ -62,7 +64,9 @@ class Pair:
         self.state, orders = decide(before, seen, now_ns)
         for order in orders:
             self.in_force[order.drive] = order.limits
-        self.would.look(before, seen, vms, self.config, now_ns)
+        self.accounts.look(before, self.state, drives, now_ns)
+        was = self.would.look(before, seen, vms, self.config, now_ns)
+        self.accounts.observe(was, self.would.state, self.would.above)
 
     @property
     def observed(self) -> dict[DriveId, float | None]:
@@ -93,6 +97,22 @@ def test_below_its_limit_nothing_would_be_held() -> None:
     for _ in range(10):
         pair.look(a=100)
     assert pair.would.above[A] == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(("latency_ns", "kept"), [(4_900_000, True), (5_100_000, False)])
+def test_promises_to_an_observed_drive_are_counted_as_the_storage_keeps_them(
+    latency_ns: int, kept: bool
+) -> None:
+    """Nothing is promised of a limit, which isn't in force."""
+    pair = Pair({A: policy(OBSERVE, limit=5000, reservation=100, latency_target_ms=5)})
+    pair.latency_ns = latency_ns
+    for _ in range(11):
+        pair.look(a=150)
+    promises = pair.accounts[A].promises
+    assert promises == {"reservation": (10, 0), "latency_target": (10, 0) if kept else (0, 10)}
+    rate = pair.state.drives[A].measured.rate
+    assert rate is not None
+    assert pair.accounts[A].reads == pytest.approx(10 * rate), "counted once"
 
 
 def test_credit_is_saved_and_spent_as_it_would_be() -> None:
