@@ -245,13 +245,13 @@ def test_the_limit_of_a_vm_and_the_budgets_of_a_drive_are_set(
     rows = promised.locator("tbody tr")
     expect(rows).to_have_count(3)
     expect(rows.nth(0).locator("td")).to_have_text(
-        ["vda", "400", "800", "60 s", "\u2013", "50", "\u2013", "each"]
+        ["vda", "400", "800", "60 s", "\u2013", "50", "\u2013", "each", "300 ms"]
     )
     assert rows.nth(1).locator("td").all_inner_texts() == (
-        ["vdb", "1,000", "2,000", "60 s", "\u2013", "50", "\u2013", "together"]
+        ["vdb", "1,000", "2,000", "60 s", "\u2013", "50", "\u2013", "together", "200 ms"]
     )
     assert rows.nth(2).locator("td").all_inner_texts() == (
-        ["all together", "600", "\u2013", "\u2013", "250", "\u2013", "\u2013", "\u2013"]
+        ["all together", "600", "\u2013", "\u2013", "250", "\u2013", "\u2013", "\u2013", "\u2013"]
     )
     assert violations(page) == []
     picture(page, "policy-vm")
