@@ -102,7 +102,8 @@ def recommend(
 
 def _drive(key: DriveKey, one: _Sum, limits: Mapping[str, int], last: int) -> DriveUse:
     use, about = one.use, one.use.about
-    p50, p95, p99, _ = use.rates.quantiles(_PARTS)
+    # A bucket's upper end may be above the highest rate in it.
+    p50, p95, p99, _ = (min(part, use.peak_iops) for part in use.rates.quantiles(_PARTS))
     return DriveUse(
         domain=about.domain,
         target=key.target,

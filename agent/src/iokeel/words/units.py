@@ -89,9 +89,9 @@ def percent_kept(ratio: float) -> str:
 
 def duration(seconds: float) -> str:
     """Return a time: 380 us, 4.2 ms, 1.3 s, 12 min, 3 h."""
-    if seconds < 1e-3:
+    if 0 < seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
-    if seconds < 1:
+    if 0 < seconds < 1:
         return f"{_short(seconds * 1e3)} ms"
     if seconds < 120:
         return f"{_short(seconds)} s"

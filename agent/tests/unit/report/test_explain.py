@@ -428,7 +428,7 @@ def test_what_requests_took_below_the_throttle_and_their_bound_there_are_told() 
         state, _ = decide(state, seen, second * NS_PER_S)
     told = lines(state)
     assert told[2:4] == [
-        "They waited 0 us each for the throttle, and the device took 5.2 ms.",
+        "They waited 0 s each for the throttle, and the device took 5.2 ms.",
         "Below the throttle, half of them took up to 262 us, and 99 % up to 268 ms.",
     ]
     (bound,) = [line for line in told if "at the storage at a time" in line]

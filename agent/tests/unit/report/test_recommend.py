@@ -96,6 +96,15 @@ def test_quantiles_and_peak_are_those_of_the_load(tmp_path: Path) -> None:
     assert use.peak_iops == pytest.approx(exact[-1], rel=0.01)
 
 
+def test_no_quantile_is_above_the_peak(tmp_path: Path) -> None:
+    """A load that doesn't change is somewhere within its bucket."""
+    drive = DriveId("a", "vda")
+    recording = Recording(tmp_path)
+    record(recording, {drive: [849.0] * 2000}, 4.0)
+    (use,) = recommended(recording).drives
+    assert use.p50_iops == use.p99_iops == use.peak_iops == pytest.approx(849, rel=0.01)
+
+
 def test_a_drive_that_has_gone_says_until_when_it_was_here(tmp_path: Path) -> None:
     gone, here = DriveId("gone", "vda"), DriveId("here", "vda")
     recording = Recording(tmp_path)

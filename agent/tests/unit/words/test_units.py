@@ -79,7 +79,7 @@ def test_a_rate_with_a_unit_has_a_space() -> None:
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0, "0 us"),
+        (0, "0 s"),
         (0.00038, "380 us"),
         (0.0042, "4.2 ms"),
         (1.3, "1.3 s"),
