@@ -114,7 +114,7 @@ The [facts](platforms.md) that give these labels:
 def page() -> str:
     """Return the page."""
     own = [
-        (f"`{d.name}`", d.kind.value, ", ".join(f"`{label}`" for label in d.labels), d.unit, d.help)
+        (f"`{d.name}`", d.kind, ", ".join(f"`{label}`" for label in d.labels), d.unit, d.help)
         for d in DESCRIPTIONS
     ]
     return "\n".join(
