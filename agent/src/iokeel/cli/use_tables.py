@@ -5,24 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from iokeel.cli.cells import NONE, Column, PlainTable, cells, layouts, name_cell, rate_cell
+from iokeel.cli.cells import NONE, Column, PlainTable, column, layouts, name_cell, rate_cell, table
 from iokeel.report.records import DriveUse, RecommendReport, StorageUse
 from iokeel.words.units import duration, percent, rate
 
 _STORAGE_COLUMNS: tuple[Column[StorageUse], ...] = (
-    Column("storage", "storage", lambda s: s.storage, lambda s: name_cell(s.storage)),
-    Column("p50", "p50", lambda s: s.p50_iops, lambda s: rate_cell(s.p50_iops)),
-    Column("p95", "p95", lambda s: s.p95_iops, lambda s: rate_cell(s.p95_iops)),
-    Column("p99", "p99", lambda s: s.p99_iops, lambda s: rate_cell(s.p99_iops)),
-    Column("peak", "peak", lambda s: s.peak_iops, lambda s: rate_cell(s.peak_iops)),
-    Column("usable", "usable", lambda s: s.usable_iops, lambda s: rate_cell(s.usable_iops)),
-    Column("reserved", "reserved", lambda s: s.reserved_iops, lambda s: rate_cell(s.reserved_iops)),
-    Column("more", "more", lambda s: s.more_iops, lambda s: rate_cell(s.more_iops)),
-    Column(
-        "missed",
-        "missed",
-        lambda s: s.missed_s,
-        lambda s: duration(s.missed_s) if s.missed_s else NONE,
+    column("storage", lambda s: s.storage, name_cell),
+    column("p50", lambda s: s.p50_iops, rate_cell),
+    column("p95", lambda s: s.p95_iops, rate_cell),
+    column("p99", lambda s: s.p99_iops, rate_cell),
+    column("peak", lambda s: s.peak_iops, rate_cell),
+    column("usable", lambda s: s.usable_iops, rate_cell),
+    column("reserved", lambda s: s.reserved_iops, rate_cell),
+    column("more", lambda s: s.more_iops, rate_cell),
+    column(
+        "missed", lambda s: s.missed_s, lambda missed_s: duration(missed_s) if missed_s else NONE
     ),
 )
 
@@ -53,9 +50,7 @@ def drive_use_table(found: RecommendReport) -> PlainTable:
 
 def storage_use_table(storages: Sequence[StorageUse]) -> PlainTable:
     """Return a row for each storage."""
-    headings = tuple(column.heading for column in _STORAGE_COLUMNS)
-    rows = [cells(storage, _STORAGE_COLUMNS) for storage in storages]
-    return PlainTable(headings, rows, layouts("p50", "peak", "reserved", "missed"))
+    return table(storages, _STORAGE_COLUMNS, "p50", "peak", "reserved", "missed")
 
 
 def _part(ratio: float) -> str:
