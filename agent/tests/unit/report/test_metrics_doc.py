@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import iokeel
-from iokeel.report.metrics.doc import page
 from iokeel.report.metrics.table import DESCRIPTIONS, ERROR_KINDS
 from iokeel.report.metrics.types import Description
+from testing.metrics_doc import page
 
 SOURCES = Path(iokeel.__file__).parent
 # An error of a QMP connection has its kind as its first argument.

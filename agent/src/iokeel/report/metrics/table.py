@@ -1,4 +1,4 @@
-"""Every metric of the agent. docs/metrics.md is made from this table (doc.py)."""
+"""Every metric of the agent. docs/metrics.md is made from this table."""
 
 from __future__ import annotations
 

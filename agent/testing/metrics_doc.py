@@ -1,7 +1,4 @@
-"""Prints docs/metrics.md.
-
-python -m iokeel.report.metrics.doc >docs/metrics.md
-"""
+"""Prints docs/metrics.md, which is made from the table of metrics: `make metrics-doc`."""
 
 from __future__ import annotations
 
