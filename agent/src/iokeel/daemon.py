@@ -36,12 +36,11 @@ from iokeel.report.http import Api, serve
 from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.snapshot import CgroupKnown, Known, Snapshot, series_values, snapshot_of
 from iokeel.rules.tenants import with_every_tenant
-from iokeel.running.accounts import Accounts
 from iokeel.running.beneath import BlockJobs
 from iokeel.running.cgroups import Backstop
 from iokeel.running.enforcer import Enforcer
 from iokeel.running.leaving import Leaving
-from iokeel.running.minutes import Seen
+from iokeel.running.minutes import Accounts, Seen
 from iokeel.running.notices import Notices
 from iokeel.running.observer import Doubts, Observer
 from iokeel.running.outcomes import Outcomes

@@ -11,8 +11,7 @@ from iokeel.core.values.state import DriveState, Measured, State, StorageState
 from iokeel.report.metrics.prometheus import Metrics
 from iokeel.report.records import Above
 from iokeel.report.snapshot import series_values
-from iokeel.running.accounts import Accounts
-from iokeel.running.minutes import Seen
+from iokeel.running.minutes import Accounts, Seen
 from iokeel.running.recorder import Recorder
 from iokeel.store.weeks import HOUR_S
 

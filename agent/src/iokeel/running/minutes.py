@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import NamedTuple
@@ -11,12 +11,13 @@ from typing import NamedTuple
 import msgspec
 
 from iokeel.core.measure.demand import FULL_RATIO
-from iokeel.core.promises import LATENCY_TARGET, RESERVATION
+from iokeel.core.measure.drive import operations
+from iokeel.core.promises import LATENCY_TARGET, RESERVATION, kept
 from iokeel.core.values.claimant import budgets
-from iokeel.core.values.counters import DriveId
-from iokeel.core.values.state import DriveState, Share, StorageState
+from iokeel.core.values.counters import NS_PER_S, DriveId
+from iokeel.core.values.state import NEW, DriveState, Share, State, StorageState
 from iokeel.core.values.storage import StorageId
-from iokeel.report.records import SERIES, Above, Account, Kept
+from iokeel.report.records import SERIES, SPAN_S, Above, Account, Kept
 from iokeel.report.snapshot import usable
 from iokeel.store.histogram import INFINITE, buckets
 from iokeel.store.weeks import DriveAbout, DriveKey
@@ -233,3 +234,44 @@ def _highest(rates: array[float]) -> float:
 def _text(name: str) -> str:
     """Return a name as SQLite can have it."""
     return name.encode(errors="replace").decode()
+
+
+class Accounts(dict[DriveId, Account]):
+    """The drives' accounts, since the agent has known them.
+
+    A drive that goes keeps its account for as long as its history, so that a restart of its guest
+    doesn't begin it anew.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gone: dict[DriveId, int] = {}  # since when
+
+    def look(self, before: State, after: State, seen: Iterable[DriveId], now_ns: int) -> None:
+        """Add the intervals that end with a look at some drives. before, after: that look."""
+        for drive in seen:
+            known, was = after.drives[drive], before.drives.get(drive, NEW)
+            measured = known.measured
+            if not measured.rate or measured.rates is None or measured is was.measured:
+                continue
+            limits = was.sent.limits
+            charged = limits is not None and limits.cost_read is not None
+            account = self.get(drive) or self.setdefault(drive, Account())
+            reads, writes = operations(measured, charged=charged)
+            account.reads += reads
+            account.writes += writes
+            elapsed_s = measured.rates.elapsed_s
+            storage = after.storages.get(known.storage or "")
+            for name, is_kept in kept(drive, was, known, storage):
+                kept_s, missed_s = account.promises.get(name, (0.0, 0.0))
+                if is_kept:
+                    account.promises[name] = Kept(kept_s + elapsed_s, missed_s)
+                else:
+                    account.promises[name] = Kept(kept_s, missed_s + elapsed_s)
+        if gone := self.keys() - after.drives.keys():
+            self._gone = {drive: self._gone.get(drive, now_ns) for drive in gone}
+            for drive, since_ns in self._gone.items():
+                if now_ns - since_ns > SPAN_S * NS_PER_S:
+                    del self[drive]
+        else:
+            self._gone = {}

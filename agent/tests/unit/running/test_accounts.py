@@ -27,7 +27,7 @@ from iokeel.core.values.policy import DrivePolicy
 from iokeel.core.values.state import State
 from iokeel.core.values.storage import StoragePolicy
 from iokeel.report.records import SPAN_S, Account
-from iokeel.running.accounts import Accounts
+from iokeel.running.minutes import Accounts
 from testing.hypervisors.abilities import PATCHED
 from testing.sim.fleet import Faults, Fleet
 from testing.sim.guests import Guest, Kind, Phase, idle
