@@ -24,7 +24,7 @@ from iokeel.config.paths import DEFAULT_SOCKET
 from iokeel.core.values.policy import OBSERVE
 from iokeel.errors import ConnectionLost, IokeelError, PolicyError, TargetsMissing
 from iokeel.libvirt_xml.ceiling import ceiling_of
-from iokeel.libvirt_xml.domain import domain_disks, has_arguments, name_of, unlimited_for
+from iokeel.libvirt_xml.domain import domain_in, unlimited_for
 from iokeel.libvirt_xml.policy import check_groups, check_targets, check_throttled, parse_policy
 from iokeel.libvirt_xml.xml import MOST_BYTES
 from iokeel.report.promises import drive_complaints, waits_of
@@ -74,15 +74,16 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
     found = parse_policy(text, settings.classes, name)
     if found is None:
         raise PolicyError(name, "has no policy", "put an iokeel:policy element in its metadata")
-    disks = domain_disks(text)
+    domain = domain_in(text)
     limitable = None
-    if disks is not None:
+    if domain is not None:
+        disks = domain.disks
         unlimited = unlimited_for(disks)
-        limitable = [disk.target for disk in disks if disk.target not in unlimited]
+        limitable = [target for target in domain.targets if target not in unlimited]
         try:
-            check_targets(found, [disk.target for disk in disks], name)
+            check_targets(found, domain.targets, name)
         except TargetsMissing as error:
-            if not has_arguments(text):
+            if not domain.has_arguments:
                 raise
             limitable += error.missing
             complain(
@@ -97,8 +98,8 @@ def _check_xml(text: bytes, name: str, config: Path | None, as_json: bool) -> No
             # A class may be meant for the other disks. The agent serves those too.
             complain(str(error))
         check_groups(found, disks, name)
-    if (ceiling := ceiling_of(settings.ceilings, name_of(text))) is not None:
-        targets = None if limitable is None or has_arguments(text) else limitable
+    if (ceiling := ceiling_of(settings.ceilings, domain.name if domain else "")) is not None:
+        targets = None if domain is None or domain.has_arguments else limitable
         found, more = ceiling.hold(found, targets, name)
         if more is not None:  # the agent serves it, but for that
             complain(str(more))
