@@ -33,7 +33,6 @@ STORAGE_COLUMNS: tuple[Column[StorageReport], ...] = (
     column("queue", lambda s: s.queue, lambda queue: NONE if queue is None else f"{queue:.1f}"),
     column("room", lambda s: s.room_ratio, part_cell),
 )
-STORAGE_HEADINGS = tuple(column.heading for column in STORAGE_COLUMNS)
 
 
 def storage_table(reports: Sequence[StorageReport]) -> PlainTable:
@@ -133,7 +132,6 @@ TENANT_COLUMNS: tuple[Column[TenantSums], ...] = (
     column("held", lambda t: t.held, number_cell),
     column("errors", lambda t: t.errors, number_cell),
 )
-TENANT_HEADINGS = tuple(column.heading for column in TENANT_COLUMNS)
 
 
 def tenant_table(sums: Sequence[TenantSums]) -> PlainTable:
