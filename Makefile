@@ -123,7 +123,7 @@ house: setup ## Count the law's constants, rules and words, and the program's fi
 	$(RUN) testing.house
 
 metrics-doc: setup ## Write docs/metrics.md anew, from the code
-	$(BIN)/python -m iokeel.report.metrics.doc >docs/metrics.md
+	$(RUN) testing.metrics_doc >docs/metrics.md
 
 api-doc: setup ## Write docs/api.md and docs/openapi.json anew, from the code
 	$(RUN) testing.api_doc

@@ -15,6 +15,7 @@ import msgspec
 
 from iokeel.calibrate.output import CalibrationReport, Conditions
 from iokeel.cli.commands.curve import Row
+from iokeel.cli.commands.policy import PolicyChecked, RunningChecked
 from iokeel.cli.fleet_tables import (
     BudgetChanges,
     BudgetShares,
@@ -24,7 +25,6 @@ from iokeel.cli.fleet_tables import (
     StorageRow,
     TenantRow,
 )
-from iokeel.cli.policy_table import PolicyChecked, RunningChecked
 from iokeel.cli.tables import TenantSums
 from iokeel.core.values.policy import MOST_IOPS
 from iokeel.report.http import ROUTES, HookMessage, Route

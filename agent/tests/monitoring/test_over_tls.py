@@ -11,9 +11,9 @@ import bcrypt
 import pytest
 import yaml
 
-from iokeel.report.metrics.doc import page
 from testing.agents import Agent, free_port
 from testing.fleet.etcd import Certificates
+from testing.metrics_doc import page
 from testing.waiting import eventually
 from tests.monitoring.prometheus import Prometheus
 

@@ -13,7 +13,6 @@ import yaml
 
 from iokeel.report.metrics.prometheus import process_registry
 from iokeel.report.metrics.table import DESCRIPTIONS, ERROR_KINDS
-from iokeel.report.metrics.types import Kind
 from tests.monitoring.programs import MONITORING, program
 
 CASES = Path(__file__).parent / "alerts.yml"
@@ -44,9 +43,9 @@ def known() -> set[str]:
     """Return all that can be asked for."""
     of_process = process_registry().collect()
     told = {sample.name for metric in of_process for sample in metric.samples}
-    told |= {described.name for described in DESCRIPTIONS if described.kind is not Kind.HISTOGRAM}
+    told |= {described.name for described in DESCRIPTIONS if not described.is_histogram}
     for described in DESCRIPTIONS:
-        if described.kind is Kind.HISTOGRAM:
+        if described.is_histogram:
             told |= {f"{described.name}_{part}" for part in ("bucket", "count", "sum")}
     return told | {rule["record"] for rule in rules() if "record" in rule}
 

@@ -17,7 +17,7 @@ from typing import get_type_hints
 import pytest
 import yaml
 
-from iokeel.cli.policy_table import policy_table, policy_values
+from iokeel.cli.commands.policy import policy_table, policy_values
 from iokeel.config.tables import ClassTable, DriveTable, TenantTable, VmTable
 from iokeel.core.values.policy import (
     FIGURES,

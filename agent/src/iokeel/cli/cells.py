@@ -14,13 +14,14 @@ from rich.text import Text
 
 from iokeel.errors import ConfigError
 from iokeel.words.quoting import did_you_mean, escaped, shown, shown_path
-from iokeel.words.units import rate, size
+from iokeel.words.units import percent, rate, size
 
 NONE = "-"
 _NAMES = ("VM", "drive", "storage", "tenant", "host", "coordinator")
 _LEFT = (*_NAMES, "kind", "bound by", "rule", "asks for")
 T = TypeVar("T")
 Value: TypeAlias = float | str | None
+V = TypeVar("V", bound=Value)
 
 
 class Layout(NamedTuple):
@@ -89,9 +90,19 @@ class PlainTable:
         return table
 
 
-def name_cell(name: str) -> str:
+def name_cell(name: str | None) -> str:
     """Return a name from outside. What isn't seen is written as an escape."""
-    return re.sub("^ | $", r"\\x20", shown_path(name))
+    return NONE if name is None else re.sub("^ | $", r"\\x20", shown_path(name))
+
+
+def number_cell(value: int | None) -> str:
+    """Return a whole number."""
+    return NONE if value is None else str(value)
+
+
+def part_cell(ratio: float | None) -> str:
+    """Return a part of a whole."""
+    return NONE if ratio is None else percent(ratio)
 
 
 def rate_cell(value: float | None) -> str:
@@ -132,6 +143,19 @@ class Column(Generic[T]):
     cell: Callable[[T], str]
 
 
+def column(
+    heading: str, value: Callable[[T], V], cell: Callable[[V], str], word: str | None = None
+) -> Column[T]:
+    """Return a column whose cells show what rows are sorted by. word: None for the heading."""
+    return Column(word or heading, heading, value, lambda row: cell(value(row)))
+
+
+def table(rows: Sequence[T], columns: Sequence[Column[T]], *least_telling: str) -> PlainTable:
+    """Return a table of rows. least_telling: as in `layouts`."""
+    cells = [[column.cell(row) for column in columns] for row in rows]
+    return PlainTable([column.heading for column in columns], cells, layouts(*least_telling))
+
+
 def column_named(word: str, columns: Iterable[Column[T]]) -> Column[T]:
     """Return the column of a word or heading. Raises ConfigError if there is none."""
     words = {column.word: column for column in columns}
@@ -155,8 +179,3 @@ def in_order(rows: Iterable[T], column: Column[T], *, backwards: bool = False) -
 
 def _value(pair: tuple[float | str, object]) -> float | str:
     return pair[0].lower() if isinstance(pair[0], str) else pair[0]
-
-
-def cells(row: T, columns: Sequence[Column[T]]) -> list[str]:
-    """Return a row's cells."""
-    return [column.cell(row) for column in columns]

@@ -31,26 +31,18 @@ _TIMEOUT_S = 5.0
 # It reads weeks of 1,000 drives in some seconds, beside its ticks.
 _READS_S = 120.0
 _SEE_LOG = "see `journalctl -u iokeel`"
-_VMS = msgspec.json.Decoder(list[VmReport])
-_STORAGES = msgspec.json.Decoder(list[StorageReport])
-_STEPS = msgspec.json.Decoder(dict[str, list[str]])
-_HISTORY = msgspec.json.Decoder(HistoryReport)
-_RULES = msgspec.json.Decoder(RulesReport)
-_RECOMMEND = msgspec.json.Decoder(RecommendReport)
-_REPORT = msgspec.json.Decoder(WeeksReport)
-_REFUSAL = msgspec.json.Decoder(Refusal)
 T = TypeVar("T")
 _Query: TypeAlias = Sequence[tuple[str, str]]
 
 
 def vms(socket: Path) -> list[VmReport]:
     """Return the reports of all running VMs. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/vms", [], _VMS)
+    return _ask(socket, "/v1/vms", [], list[VmReport])
 
 
 def storages(socket: Path) -> list[StorageReport]:
     """Return the reports of all storages. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/storages", [], _STORAGES)
+    return _ask(socket, "/v1/storages", [], list[StorageReport])
 
 
 def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
@@ -59,7 +51,7 @@ def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
     Raises IokeelError, ConnectionLost.
     """
     query = [("domain", domain), *([("target", target)] if target is not None else [])]
-    return _ask(socket, "/v1/why", query, _STEPS)
+    return _ask(socket, "/v1/why", query, dict[str, list[str]])
 
 
 def history(
@@ -75,12 +67,12 @@ def history(
     query = [("seconds", f"{seconds:g}"), *(("series", name) for name in series)]
     if drive is not None:
         query += zip(("domain", "target"), drive, strict=True)
-    return _ask(socket, "/v1/history", query, _HISTORY)
+    return _ask(socket, "/v1/history", query, HistoryReport)
 
 
 def rules(socket: Path) -> RulesReport:
     """Return the rules and the guests as rules see them. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/rules", [], _RULES)
+    return _ask(socket, "/v1/rules", [], RulesReport)
 
 
 def recommend(
@@ -94,26 +86,26 @@ def recommend(
     query = [("seconds", str(seconds)), *(("domain", domain) for domain in domains)]
     if limit is not None:
         query.append(("limit", str(limit)))
-    return _ask(socket, "/v1/recommend", query, _RECOMMEND, _READS_S)
+    return _ask(socket, "/v1/recommend", query, RecommendReport, _READS_S)
 
 
 def report(socket: Path, seconds: int) -> WeeksReport:
     """Return the report of the last so many seconds. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/report", [("seconds", str(seconds))], _REPORT, _READS_S)
+    return _ask(socket, "/v1/report", [("seconds", str(seconds))], WeeksReport, _READS_S)
 
 
 def _ask(
     socket: Path,
     path: str,
     query: _Query,
-    kind: msgspec.json.Decoder[T],
+    kind: type[T],
     timeout_s: float = _TIMEOUT_S,
 ) -> T:
     try:
         status, body = _request(socket, path, query, timeout_s)
         if status == HTTPStatus.OK:
-            return kind.decode(body)
-        refused = _REFUSAL.decode(body).error.error()
+            return msgspec.json.decode(body, type=kind)
+        refused = msgspec.json.decode(body, type=Refusal).error.error()
         if not str(refused).isprintable():
             raise ValueError
     except TimeoutError:

@@ -12,9 +12,12 @@ from iokeel.cli.cells import (
     Column,
     Layout,
     PlainTable,
+    column,
     flow_cell,
     ms_cell,
     name_cell,
+    number_cell,
+    part_cell,
     rate_cell,
 )
 from iokeel.report.records import DriveReport, VmReport
@@ -73,11 +76,6 @@ def _allowed_cell(drive: DriveReport) -> str:
     return rate_cell(drive.allowed_iops) + (" burst" if drive.burst_open else "")
 
 
-def _used_cell(drive: DriveReport) -> str:
-    part = used(drive)
-    return NONE if part is None else percent(part)
-
-
 def _latency_cell(drive: DriveReport) -> str:
     latencies = (drive.read_latency_s, drive.write_latency_s)
     return " / ".join(ms_cell(s) for s in latencies) if any(latencies) else NONE
@@ -88,18 +86,8 @@ def _discards_cell(drive: DriveReport) -> str:
     return flow_cell(raw_iops, bps / raw_iops if raw_iops and bps else None)
 
 
-def _waiting_cell(drive: DriveReport) -> str:
-    count = waiting(drive)
-    return NONE if count is None else str(count)
-
-
 def _credit(drive: DriveReport) -> float | None:
     return drive.credit_s if drive.limit_iops and (drive.credit_s or drive.burst_open) else None
-
-
-def _credit_cell(drive: DriveReport) -> str:
-    credit = _credit(drive)
-    return NONE if credit is None else f"{credit:.0f} s"
 
 
 def bound_by(drive: DriveReport) -> str | None:
@@ -110,13 +98,11 @@ def bound_by(drive: DriveReport) -> str | None:
     return ", ".join(words) or None
 
 
-VM = Column[DriveReport]("vm", "VM", lambda d: d.domain, lambda d: name_cell(d.domain))
-DRIVE = Column[DriveReport]("drive", "drive", lambda d: d.target, lambda d: name_cell(d.target))
-RATE = Column[DriveReport](
-    "rate", "norm. iops", lambda d: d.normalized_iops, lambda d: rate_cell(d.normalized_iops)
-)
+VM: Column[DriveReport] = column("VM", lambda d: d.domain, name_cell, "vm")
+DRIVE: Column[DriveReport] = column("drive", lambda d: d.target, name_cell)
+RATE: Column[DriveReport] = column("norm. iops", lambda d: d.normalized_iops, rate_cell, "rate")
 ALLOWED = Column[DriveReport]("allowed", "allowed", lambda d: d.allowed_iops, _allowed_cell)
-USED = Column[DriveReport]("used", "used", used, _used_cell)
+USED = column("used", used, part_cell)
 READS = Column[DriveReport](
     "reads",
     "reads/s",
@@ -129,24 +115,18 @@ WRITES = Column[DriveReport](
     lambda d: d.raw_write_iops,
     lambda d: flow_cell(d.raw_write_iops, d.mean_write_bytes),
 )
-FLUSHES = Column[DriveReport](
-    "flushes", "flushes/s", lambda d: d.raw_flush_iops, lambda d: rate_cell(d.raw_flush_iops)
-)
+FLUSHES: Column[DriveReport] = column("flushes/s", lambda d: d.raw_flush_iops, rate_cell, "flushes")
 DISCARDS = Column[DriveReport](
     "discards", "discards/s", lambda d: d.raw_discard_iops, _discards_cell
 )
 LATENCY = Column[DriveReport]("latency", "ms r / w", latency_s, _latency_cell)
-WAITING = Column[DriveReport]("waiting", "waiting", waiting, _waiting_cell)
-CREDIT = Column[DriveReport]("credit", "credit", _credit, _credit_cell)
+WAITING = column("waiting", waiting, number_cell)
+CREDIT = column("credit", _credit, lambda credit: NONE if credit is None else f"{credit:.0f} s")
 BOUND = Column[DriveReport]("bound", "bound by", bound_by, lambda d: bound_by(d) or NONE)
-TENANT = Column[DriveReport](
-    "tenant", "tenant", lambda d: d.tenant, lambda d: name_cell(d.tenant or NONE)
-)
-STORAGE = Column[DriveReport](
-    "storage", "storage", lambda d: d.storage, lambda d: name_cell(d.storage or NONE)
-)
-MEAN_LATENCY = Column[DriveReport]("latency", "ms", latency_s, lambda d: ms_cell(latency_s(d)))
-WAIT = Column[DriveReport]("wait", "ms wait", wait_s, lambda d: ms_cell(wait_s(d)))
+TENANT: Column[DriveReport] = column("tenant", lambda d: d.tenant, name_cell)
+STORAGE: Column[DriveReport] = column("storage", lambda d: d.storage, name_cell)
+MEAN_LATENCY = column("ms", latency_s, ms_cell, "latency")
+WAIT = column("ms wait", wait_s, ms_cell, "wait")
 
 DRIVE_COLUMNS = (
     VM, DRIVE, RATE, ALLOWED, USED, READS, WRITES, FLUSHES, DISCARDS, LATENCY, WAITING, CREDIT,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Required, TypedDict
 
-from iokeel.cli.cells import NONE, PlainTable, layouts, ms_cell, name_cell, rate_cell
+from iokeel.cli.cells import (
+    Column,
+    PlainTable,
+    column,
+    ms_cell,
+    name_cell,
+    number_cell,
+    rate_cell,
+    table,
+)
 from iokeel.core.fleet.capacity import together
 from iokeel.core.fleet.ledger import Entry, Word
 from iokeel.core.values.policy import ENDLESS
@@ -217,133 +226,86 @@ def share_rows(tenant: BudgetView) -> list[ShareRow]:
     return rows
 
 
+def _endless_cell(value: int | None) -> str:
+    """Return a rate that may have no end."""
+    return "no end" if value is not None and value >= ENDLESS else rate_cell(value)
+
+
+def _yes_cell(value: bool) -> str:
+    return "yes" if value else "NO"
+
+
+def _latency_cell(row: StorageRow) -> str:
+    target = row["latency_target_s"]
+    return ms_cell(row["latency_s"]) + ("" if target is None else f" / {ms_cell(target)}")
+
+
+_HOST_COLUMNS: tuple[Column[HostRow], ...] = (
+    column("host", lambda h: h["host"], name_cell),
+    column("there", lambda h: h["is_there"], _yes_cell),
+    column("tenants", lambda h: h["tenants"], number_cell),
+    column("may use", lambda h: h["amount_iops"], rate_cell),
+    column("charged", lambda h: h["charged_iops"], rate_cell),
+    column("storages", lambda h: h["storages"], number_cell),
+    column("storage use", lambda h: h["storages_amount_iops"], rate_cell),
+    column("storage charge", lambda h: h["storages_charged_iops"], rate_cell),
+    column("coordinates", lambda h: h["coordinates"], number_cell),
+)
+_TENANT_COLUMNS: tuple[Column[TenantRow], ...] = (
+    column("tenant", lambda t: t["tenant"], name_cell),
+    column("limit", lambda t: t["limit_iops"], rate_cell),
+    column("reservation", lambda t: t["reservation_iops"], rate_cell),
+    column("hosts", lambda t: t["hosts"], number_cell),
+    column("may use", lambda t: t["amount_iops"], rate_cell),
+    column("charged", lambda t: t["charged_iops"], rate_cell),
+    column("silent", lambda t: len(t["silent"]), number_cell),
+    column("coordinator", lambda t: t["coordinator"], name_cell),
+)
+_STORAGE_COLUMNS: tuple[Column[StorageRow], ...] = (
+    column("storage", lambda s: s["storage"], name_cell),
+    column("capacity", lambda s: s["capacity_iops"], rate_cell),
+    column("usable", lambda s: s["usable_iops"], rate_cell),
+    column("norm. iops", lambda s: s["normalized_iops"], rate_cell),
+    Column("latency", "ms / target", lambda s: s["latency_s"], _latency_cell),
+    column("hosts", lambda s: s["hosts"], number_cell),
+    column("may use", lambda s: s["amount_iops"], rate_cell),
+    column("charged", lambda s: s["charged_iops"], rate_cell),
+    column("silent", lambda s: len(s["silent"]), number_cell),
+    column("coordinator", lambda s: s["coordinator"], name_cell),
+)
+_SHARE_COLUMNS: tuple[Column[ShareRow], ...] = (
+    column("host", lambda h: h["host"], name_cell),
+    column("reports", lambda h: h["reports"], _yes_cell),
+    column("floor", lambda h: h["floor_iops"], rate_cell),
+    column("may use", lambda h: h["amount_iops"], rate_cell),
+    column("charged", lambda h: h["charged_iops"], rate_cell),
+    column("held", lambda h: h["held_iops"], _endless_cell),
+    column("wants", lambda h: h["wants_iops"], _endless_cell),
+    column("reserved", lambda h: h["reservation_iops"], rate_cell),
+    column("weight", lambda h: h["weight"], number_cell),
+)
+
+
 def host_table(rows: Sequence[HostRow]) -> PlainTable:
     """Return a row for each host."""
-    headings = (
-        "host",
-        "there",
-        "tenants",
-        "may use",
-        "charged",
-        "storages",
-        "storage use",
-        "storage charge",
-        "coordinates",
-    )
-    cells = [
-        (
-            name_cell(row["host"]),
-            "yes" if row["is_there"] else "NO",
-            str(row["tenants"]),
-            rate_cell(row["amount_iops"]),
-            rate_cell(row["charged_iops"]),
-            str(row["storages"]),
-            rate_cell(row["storages_amount_iops"]),
-            rate_cell(row["storages_charged_iops"]),
-            str(row["coordinates"]),
-        )
-        for row in rows
-    ]
-    less = layouts("coordinates", "tenants", "storages", "may use", "storage use")
-    return PlainTable(headings, cells, less)
+    less = ("coordinates", "tenants", "storages", "may use", "storage use")
+    return table(rows, _HOST_COLUMNS, *less)
 
 
 def tenant_table(rows: Sequence[TenantRow]) -> PlainTable:
     """Return a row for each tenant."""
-    headings = (
-        "tenant",
-        "limit",
-        "reservation",
-        "hosts",
-        "may use",
-        "charged",
-        "silent",
-        "coordinator",
-    )
-    cells = [
-        (
-            name_cell(row["tenant"]),
-            rate_cell(row["limit_iops"]),
-            rate_cell(row["reservation_iops"]),
-            str(row["hosts"]),
-            rate_cell(row["amount_iops"]),
-            rate_cell(row["charged_iops"]),
-            str(len(row["silent"])),
-            name_cell(row["coordinator"] or NONE),
-        )
-        for row in rows
-    ]
-    return PlainTable(headings, cells, layouts("coordinator", "reservation", "may use", "hosts"))
+    return table(rows, _TENANT_COLUMNS, "coordinator", "reservation", "may use", "hosts")
 
 
 def storage_table(rows: Sequence[StorageRow]) -> PlainTable:
     """Return a row for each shared storage."""
-    headings = (
-        "storage",
-        "capacity",
-        "usable",
-        "norm. iops",
-        "ms / target",
-        "hosts",
-        "may use",
-        "charged",
-        "silent",
-        "coordinator",
-    )
-    cells = []
-    for row in rows:
-        target = row["latency_target_s"]
-        cells.append(
-            (
-                name_cell(row["storage"]),
-                rate_cell(row["capacity_iops"]),
-                rate_cell(row["usable_iops"]),
-                rate_cell(row["normalized_iops"]),
-                ms_cell(row["latency_s"]) + ("" if target is None else f" / {ms_cell(target)}"),
-                str(row["hosts"]),
-                rate_cell(row["amount_iops"]),
-                rate_cell(row["charged_iops"]),
-                str(len(row["silent"])),
-                name_cell(row["coordinator"] or NONE),
-            )
-        )
-    less = layouts("coordinator", "may use", "capacity", "hosts", "charged")
-    return PlainTable(headings, cells, less)
+    less = ("coordinator", "may use", "capacity", "hosts", "charged")
+    return table(rows, _STORAGE_COLUMNS, *less)
 
 
 def share_table(rows: Sequence[ShareRow]) -> PlainTable:
     """Return a row for each host's part."""
-    headings = (
-        "host",
-        "reports",
-        "floor",
-        "may use",
-        "charged",
-        "held",
-        "wants",
-        "reserved",
-        "weight",
-    )
-    cells = [
-        (
-            name_cell(row["host"]),
-            "yes" if row["reports"] else "NO",
-            rate_cell(row["floor_iops"]),
-            rate_cell(row["amount_iops"]),
-            rate_cell(row["charged_iops"]),
-            _rate(row["held_iops"]),
-            _rate(row["wants_iops"]),
-            rate_cell(row["reservation_iops"]),
-            NONE if row["weight"] is None else str(row["weight"]),
-        )
-        for row in rows
-    ]
-    return PlainTable(headings, cells, layouts("weight", "reserved", "floor", "held"))
-
-
-def _rate(value: int | None) -> str:
-    """Return a rate that may have no end."""
-    return "no end" if value is not None and value >= ENDLESS else rate_cell(value)
+    return table(rows, _SHARE_COLUMNS, "weight", "reserved", "floor", "held")
 
 
 def complaints(view: FleetView) -> Iterator[str]:

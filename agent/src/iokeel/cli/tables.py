@@ -5,40 +5,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from iokeel.cli.cells import NONE, Column, PlainTable, cells, layouts, ms_cell, name_cell, rate_cell
+from iokeel.cli.cells import (
+    NONE,
+    Column,
+    PlainTable,
+    column,
+    ms_cell,
+    name_cell,
+    number_cell,
+    part_cell,
+    rate_cell,
+    table,
+)
 from iokeel.cli.drive_tables import part_used, total
 from iokeel.report.records import DriveReport, StorageReport
 from iokeel.words.quoting import few
-from iokeel.words.units import iops, percent, percent_kept
+from iokeel.words.units import iops, percent_kept
 
 STORAGE_COLUMNS: tuple[Column[StorageReport], ...] = (
-    Column("storage", "storage", lambda s: s.storage, lambda s: name_cell(s.storage)),
-    Column("drives", "drives", lambda s: s.drives, lambda s: str(s.drives)),
-    Column(
-        "rate", "norm. iops", lambda s: s.normalized_iops, lambda s: rate_cell(s.normalized_iops)
-    ),
-    Column("usable", "usable", lambda s: s.usable_iops, lambda s: rate_cell(s.usable_iops)),
+    column("storage", lambda s: s.storage, name_cell),
+    column("drives", lambda s: s.drives, number_cell),
+    column("norm. iops", lambda s: s.normalized_iops, rate_cell, "rate"),
+    column("usable", lambda s: s.usable_iops, rate_cell),
     Column("capacity", "capacity", lambda s: s.capacity_iops, lambda s: _capacity(s)),
-    Column("reserved", "reserved", lambda s: s.reserved_iops, lambda s: rate_cell(s.reserved_iops)),
+    column("reserved", lambda s: s.reserved_iops, rate_cell),
     Column("latency", "ms / target", lambda s: s.latency_s, lambda s: _latency(s)),
-    Column(
-        "queue", "queue", lambda s: s.queue, lambda s: NONE if s.queue is None else f"{s.queue:.1f}"
-    ),
-    Column(
-        "room",
-        "room",
-        lambda s: s.room_ratio,
-        lambda s: NONE if s.room_ratio is None else percent(s.room_ratio),
-    ),
+    column("queue", lambda s: s.queue, lambda queue: NONE if queue is None else f"{queue:.1f}"),
+    column("room", lambda s: s.room_ratio, part_cell),
 )
-STORAGE_HEADINGS = tuple(column.heading for column in STORAGE_COLUMNS)
-_STORAGE_LAYOUTS = layouts("drives", "capacity", "reserved", "room", "queue")
 
 
 def storage_table(reports: Sequence[StorageReport]) -> PlainTable:
     """Return a row for each storage."""
-    rows = [cells(report, STORAGE_COLUMNS) for report in reports]
-    return PlainTable(STORAGE_HEADINGS, rows, _STORAGE_LAYOUTS)
+    return table(reports, STORAGE_COLUMNS, "drives", "capacity", "reserved", "room", "queue")
 
 
 def _capacity(report: StorageReport) -> str:
@@ -124,23 +123,17 @@ def _sums(tenant: str | None, drives: Sequence[DriveReport]) -> TenantSums:
 
 
 TENANT_COLUMNS: tuple[Column[TenantSums], ...] = (
-    Column("tenant", "tenant", lambda t: t.tenant, lambda t: name_cell(t.tenant or NONE)),
-    Column("vms", "VMs", lambda t: t.vms, lambda t: str(t.vms)),
-    Column("drives", "drives", lambda t: t.drives, lambda t: str(t.drives)),
-    Column(
-        "rate", "norm. iops", lambda t: t.normalized_iops, lambda t: rate_cell(t.normalized_iops)
-    ),
-    Column("allowed", "allowed", lambda t: t.allowed_iops, lambda t: rate_cell(t.allowed_iops)),
-    Column("used", "used", lambda t: t.used, lambda t: NONE if t.used is None else percent(t.used)),
-    Column("held", "held", lambda t: t.held, lambda t: str(t.held)),
-    Column("errors", "errors", lambda t: t.errors, lambda t: str(t.errors)),
+    column("tenant", lambda t: t.tenant, name_cell),
+    column("VMs", lambda t: t.vms, number_cell, "vms"),
+    column("drives", lambda t: t.drives, number_cell),
+    column("norm. iops", lambda t: t.normalized_iops, rate_cell, "rate"),
+    column("allowed", lambda t: t.allowed_iops, rate_cell),
+    column("used", lambda t: t.used, part_cell),
+    column("held", lambda t: t.held, number_cell),
+    column("errors", lambda t: t.errors, number_cell),
 )
-TENANT_HEADINGS = tuple(column.heading for column in TENANT_COLUMNS)
-_TENANT_LAYOUTS = layouts("VMs", "used", "drives", "allowed")
 
 
 def tenant_table(sums: Sequence[TenantSums]) -> PlainTable:
     """Return a row for each tenant."""
-    return PlainTable(
-        TENANT_HEADINGS, [cells(row, TENANT_COLUMNS) for row in sums], _TENANT_LAYOUTS
-    )
+    return table(sums, TENANT_COLUMNS, "VMs", "used", "drives", "allowed")

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_FACTS, PROXMOX_FACTS
 from iokeel.config.rules import rules_of
@@ -28,15 +28,11 @@ from iokeel.config.settings import (
 )
 from iokeel.config.tables import (
     AgentTable,
-    CgroupTable,
     ClassTable,
     CurveTable,
-    HookTable,
-    LibvirtTable,
     Root,
     StorageTable,
     Table,
-    TenantTable,
     validated,
 )
 from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve, CostModel
@@ -55,9 +51,14 @@ from iokeel.core.values.state import Pricing, State
 from iokeel.core.values.storage import StorageId, StoragePolicy
 from iokeel.errors import ConfigError, CurveError, PolicyError
 from iokeel.libvirt_xml.ceiling import Ceiling
+from iokeel.libvirt_xml.written import class_of
 from iokeel.words.quoting import shown, shown_path
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
+D = TypeVar("D", bound="DataclassInstance")
 
 # A tick, and the time in which QEMUs take limits, have to fit in GUARD_S (core/fleet/host.py).
 _MOST_FLEET_TICK_S = 2.0
@@ -110,17 +111,17 @@ def parse(data: bytes, file: str) -> Config:
         raise ConfigError.of(error, error.where) from None
     return Config(
         _agent(raw.agent, file),
-        _libvirt(raw.libvirt),
-        _hook(raw.hook),
+        _with(LibvirtConfig(), raw.libvirt),
+        _with(HookConfig(), raw.hook),
         model,
         classes,
         tenants,
         vms,
         tuple(_discover(raw, file)),
         dict(storages_of(raw, model, file)),
-        _cgroup(raw.cgroup),
-        JobsConfig(raw.jobs.bps),
-        HistoryConfig(_or(raw.history.keep_days, HistoryConfig().keep_days)),
+        _with(CgroupConfig(), raw.cgroup),
+        _with(JobsConfig(), raw.jobs),
+        _with(HistoryConfig(), raw.history),
         _fleet(raw, file),
         ceilings,
         rules,
@@ -144,8 +145,12 @@ def _or(written: T | None, default: T) -> T:
     return default if written is None else written
 
 
+def _with(default: D, table: Table) -> D:
+    """Return settings with what is written in a table: its keys are fields of theirs."""
+    return replace(default, **_written(table, table.model_fields_set))
+
+
 def _agent(table: AgentTable, file: str) -> AgentConfig:
-    default = AgentConfig()
     address, web = table.metrics_address, table.metrics_web_config
     if address is None and web is not None:
         where = f"{file}, [agent] metrics_web_config"
@@ -156,32 +161,7 @@ def _agent(table: AgentTable, file: str) -> AgentConfig:
             f"{address.host} is not a loopback address, and anybody may read metrics there",
             "write 127.0.0.1 or [::1], or say by metrics_web_config who may read them",
         )
-    return AgentConfig(
-        _or(table.socket, default.socket),
-        _or(table.state_dir, default.state_dir),
-        _or(table.tick_seconds, default.tick_seconds),
-        _or(table.log_level, default.log_level),
-        address,
-        web,
-    )
-
-
-def _libvirt(table: LibvirtTable) -> LibvirtConfig:
-    default = LibvirtConfig()
-    return LibvirtConfig(
-        _or(table.enabled, default.enabled),
-        _or(table.uri, default.uri),
-        _or(table.passthrough, default.passthrough),
-    )
-
-
-def _hook(table: HookTable) -> HookConfig:
-    return HookConfig(_or(table.strict, HookConfig().strict))
-
-
-def _cgroup(table: CgroupTable) -> CgroupConfig:
-    default = CgroupConfig()
-    return CgroupConfig(_or(table.enabled, default.enabled), _or(table.margin, default.margin))
+    return _with(AgentConfig(), table)
 
 
 def _fleet(raw: Root, file: str) -> FleetConfig | None:
@@ -218,24 +198,9 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
     return FleetConfig(access, host)
 
 
-def _tenant(table: TenantTable) -> TenantPolicy:
-    default = TenantPolicy()
-    return TenantPolicy(
-        _or(table.reservation, default.reservation),
-        _or(table.limit, default.limit),
-        _or(table.weight, default.weight),
-    )
-
-
 def _storage(table: StorageTable, model: CostModel | None) -> StorageConfig:
-    default = StoragePolicy()
-    policy = StoragePolicy(
-        _or(table.capacity, default.capacity),
-        _or(table.latency_target_ms, default.latency_target_ms),
-        _or(table.least_ratio, default.least_ratio),
-        _or(table.most_ratio, default.most_ratio),
-        model,
-    )
+    names = {"capacity", "latency_target_ms", "least_ratio", "most_ratio"}
+    policy = replace(StoragePolicy(model=model), **_written(table, names))  # type: ignore[arg-type]
     drives = tuple(table.drives or ())
     devices = tuple(table.devices or ())
     return StorageConfig(policy, table.device, table.path, table.source, drives, devices)
@@ -277,7 +242,7 @@ def _classes(raw: Root, file: str) -> Iterator[tuple[str, DrivePolicy]]:
 def tenants_of(raw: Root, file: str) -> Iterator[tuple[str, TenantPolicy]]:
     """Yield the tenants by name. Raises PolicyError."""
     for name, table in raw.tenants.items():
-        tenant = _tenant(table)
+        tenant = _with(TenantPolicy(), table)
         checked(tenant, f"{file}, [tenants.{name}]", str)
         yield name, tenant
 
@@ -321,11 +286,11 @@ def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[V
                 what = f"{shown(str(value))} is another VM's {key} already"
                 raise ConfigError(f"{where} {key}", what, "give each VM its own")
             taken.add(value)
-        default = _class(vm.class_, classes, where)
+        default = class_of(vm.class_, classes, where)
         drives = {}
         for device, table in vm.drives.items():
             at = f"{where}, [vm.drives.{device}]"
-            base = _class(table.class_, classes, at) or default or DrivePolicy()
+            base = class_of(table.class_, classes, at) or default or DrivePolicy()
             drives[device] = override(base, _given(table), at, str)
         given = _written(vm, {field.name for field in fields(VmPolicy)})
         together = vm_policy(given, where, str)
@@ -343,13 +308,6 @@ def _discover(raw: Root, file: str) -> Iterator[DiscoverConfig]:
             mend = 'write format = "proxmox", or remove it'
             raise ConfigError(f"{file}, [[discover]] {number} facts", "lacks its format", mend)
         yield DiscoverConfig(table.sockets, facts)
-
-
-def _class(name: str | None, classes: Mapping[str, DrivePolicy], where: str) -> DrivePolicy | None:
-    if name is None or name in classes:
-        return None if name is None else classes[name]
-    known = ", ".join(sorted(classes))
-    raise ConfigError(where, f"class {shown(name)} is not known", f"give one that is: {known}")
 
 
 def for_running(old: Config, new: Config) -> tuple[Config, list[str]]:

@@ -25,8 +25,7 @@ from iokeel.errors import ConfigError
 from iokeel.libvirt_xml.schema import NAME
 from iokeel.rules.by_size import PerGb
 from iokeel.rules.known import EITHER, PREFIXES, is_of_drive, is_trusted, names, who_controls
-from iokeel.rules.never import mistyped, why_never
-from iokeel.rules.patterns import Patterns, Template, When
+from iokeel.rules.patterns import Patterns, Template, When, mistyped, why_never
 from iokeel.rules.rule import DriveRule, Rule, Rules
 from iokeel.words.quoting import did_you_mean, shown
 

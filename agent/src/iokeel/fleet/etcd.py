@@ -13,7 +13,7 @@ import random
 import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import NamedTuple, Self, TypeVar
 
 import aiohttp
@@ -120,12 +120,7 @@ class Etcd:
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
 

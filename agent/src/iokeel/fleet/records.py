@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Annotated, TypeVar
 
 import msgspec
+from msgspec.structs import astuple
 
 from iokeel.core.fleet.claims import EVEN_RATIO, Budget, HostClaim, Shared
 from iokeel.core.fleet.ledger import Entry, Learnt, Ledger, Span, Stamp, Word
@@ -371,44 +372,15 @@ def _layer_records(layers: Sequence[Layer]) -> list[_LayerRecord]:
 
 
 def _load_of(r: _LoadRecord) -> Load:
-    a = r.activity
-    activity = None
-    if a is not None:
-        activity = StorageActivity(
-            a.elapsed_s,
-            a.raw_iops,
-            a.latency_s,
-            a.busy_ratio,
-            a.queue,
-            a.mean_cost,
-            a.served_cost,
-        )
-    return Load(activity, r.done, r.strangers, r.known, r.gifts, r.drained, r.usable_part, r.short)
+    activity = None if r.activity is None else StorageActivity(*astuple(r.activity))
+    return Load(activity, *astuple(r)[1:])
 
 
 def _load_record(load: Load) -> _LoadRecord:
-    a, done, strangers, known, gifts, drained, usable_part, short = load
-    activity = None
-    if a is not None:
-        activity = _ActivityRecord(
-            a.elapsed_s,
-            a.raw_iops,
-            a.latency_s,
-            a.busy_ratio,
-            a.queue,
-            a.mean_cost,
-            a.served_cost,
-        )
-    return _LoadRecord(
-        activity,
-        done,
-        strangers,
-        known,
-        gifts,
-        drained,
-        usable_part,
-        short,
-    )
+    a = load.activity
+    told = _ActivityRecord.__struct_fields__
+    activity = None if a is None else _ActivityRecord(*(getattr(a, name) for name in told))
+    return _LoadRecord(activity, *load[1:])
 
 
 def budget_of(key: str, raw: bytes) -> Budget | None:

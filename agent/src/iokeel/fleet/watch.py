@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -132,12 +131,7 @@ class Watches:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         tasks = [*self._tasks.values()]
         self.follow(())
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -140,6 +140,11 @@ def parse_domain(xml: str | bytes, where: str = "domain XML") -> DomainXml:
     if root.tag != "domain" or not name:
         mend = "give what virsh dumpxml prints"
         raise PolicyError(at(root, where), "not a domain with a name", mend)
+    return _domain(root, name)
+
+
+def _domain(root: etree._Element, name: str) -> DomainXml:
+    """Return a <domain> of a name. Its disks are without its CD-ROM and floppy drives, in order."""
     return DomainXml(
         name,
         tuple(_disks(root)),
@@ -150,14 +155,14 @@ def parse_domain(xml: str | bytes, where: str = "domain XML") -> DomainXml:
     )
 
 
-def domain_disks(xml: str | bytes) -> tuple[Disk, ...] | None:
-    """Return a domain's disks (not its CD-ROM and floppy drives), in order.
+def domain_in(xml: str | bytes) -> DomainXml | None:
+    """Return a domain by its XML, perhaps with "" for its name.
 
     None if it is no whole domain, but a bare policy, say. Raises PolicyError if the text is not
     XML.
     """
     root = parsed(xml, "domain XML")
-    return tuple(_disks(root)) if root.tag == "domain" else None
+    return _domain(root, root.findtext("name") or "") if root.tag == "domain" else None
 
 
 def own_group(disks: Iterable[Disk], disk: Disk) -> str | None:
@@ -178,22 +183,6 @@ def unlimited_for(disks: Sequence[Disk]) -> dict[str, str]:
             groups = ", ".join(map(shown, disk.throttle_groups))
             found.setdefault(disk.target, f"each of its throttle groups, {groups}, has other disks")
     return found
-
-
-def name_of(xml: str | bytes) -> str:
-    """Return a domain's name; "" if it has none, or is no domain.
-
-    Raises PolicyError if the text is not XML.
-    """
-    return parsed(xml, "domain XML").findtext("name") or ""
-
-
-def has_arguments(xml: str | bytes) -> bool:
-    """Return whether a domain gives QEMU arguments of its own, from which it may have more drives.
-
-    Raises PolicyError if the text is not XML.
-    """
-    return parsed(xml, "domain XML").find(_ARGUMENTS) is not None
 
 
 def pool_type(xml: str) -> str | None:

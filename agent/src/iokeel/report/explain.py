@@ -7,10 +7,10 @@ from math import isinf
 
 from iokeel.core.enforce.envelope import OVERSHOOT_RATIO
 from iokeel.core.measure.zeroes import PAID_S
-from iokeel.core.values.counters import DriveId, Flow
+from iokeel.core.values.counters import DriveId, Flow, Rates
 from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import DrivePolicy, VmPolicy
-from iokeel.core.values.state import Share
+from iokeel.core.values.state import DriveState, Share, VmPart
 from iokeel.report.records import BudgetInFleet, DriveReport, FleetSnapshot, ThrottleReport
 from iokeel.report.snapshot import Decision, Snapshot, StorageSnapshot, VmSnapshot
 from iokeel.rules.compose import because_of, has_own, rules_of_drive
@@ -37,19 +37,18 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     if vm.policy_error is not None:
         lines.append(f"The domain's policy has an error: {vm.policy_error}.")
     lines += [
-        *_policy(decision, vm, drive.target),
+        *_policy(decision.known.policy, vm, drive.target),
         *_vm_policy(vm),
-        *_rates(drive, decision),
+        *_rates(drive, decision.known.measured.rates),
         *_free(drive),
     ]
     lines += _zeroes(decision)
-    lines += [*_shares(drive, decision, storage, vm.policy), *_vm_part(vm, decision)]
-    lines += _fleet(snapshot.fleet, drive, decision)
-    if decision.policy is not None and drive.mode is not None:
-        lines += _allowance(drive, decision.policy)
-        lines += _limits(drive, decision, storage)
-    if decision.policy is not None:
-        lines += _beside(drive, decision.policy)
+    lines += [*_shares(drive, decision, storage, vm.policy), *_vm_part(vm, decision.known.vm)]
+    lines += _fleet(snapshot.fleet, drive, decision.known)
+    if (policy := decision.known.policy) is not None:
+        if drive.mode is not None:
+            lines += [*_allowance(drive, policy), *_limits(drive, decision, storage)]
+        lines += _beside(drive, policy)
     if vm.report.cgroup:
         bounds = "; ".join(f"{file}: {value}" for file, value in vm.report.cgroup.items())
         lines.append(f"Below QEMU, the VM's cgroup has {bounds}.")
@@ -66,8 +65,8 @@ def explain(snapshot: Snapshot, drive_id: DriveId) -> list[str]:
     return [escaped(line) for line in lines]
 
 
-def _policy(decision: Decision, vm: VmSnapshot, target: str) -> Iterator[str]:
-    policy, known = decision.policy, vm.by_rules
+def _policy(policy: DrivePolicy | None, vm: VmSnapshot, target: str) -> Iterator[str]:
+    known = vm.by_rules
     if policy is None:
         yield "The drive has no policy."
         if known is not None and known.fit.leaves_alone is not None:
@@ -120,36 +119,37 @@ def _vm_policy(vm: VmSnapshot) -> Iterator[str]:
         yield f"[ceilings.{vm.ceiling}] of this host's configuration holds it to that."
 
 
-def _vm_part(vm: VmSnapshot, decision: Decision) -> Iterator[str]:
+def _vm_part(vm: VmSnapshot, of_vm: VmPart | None) -> Iterator[str]:
     """Yield a drive's part of its VM's limit, and the VM's burst credit."""
-    if vm.policy is None or decision.vm_iops is None:
+    most = of_vm and (of_vm.policy.limit if of_vm.part is None else of_vm.part.most)
+    if vm.policy is None or most is None:
         return
     name, burst_open = vm.report.domain, vm.report.burst_open
     if vm.policy.burst is not None and vm.policy.burst > (vm.policy.limit or 0):
         state = "open" if burst_open else "closed"
         yield f"{name} has {vm.report.credit_s:.0f} s of burst credit; its burst is {state}."
     whole = "burst" if burst_open else "limit"
-    yield f"The drive's part of the {whole} of {name} is {iops(decision.vm_iops)}."
+    yield f"The drive's part of the {whole} of {name} is {iops(most)}."
 
 
-def _fleet(fleet: FleetSnapshot | None, drive: DriveReport, decision: Decision) -> Iterator[str]:
+def _fleet(fleet: FleetSnapshot | None, drive: DriveReport, state: DriveState) -> Iterator[str]:
     """Yield what the fleet lets the drive's tenant and storage do here, and who else has what."""
     grants: list[tuple[str, BudgetInFleet | None, float]] = []
-    if drive.tenant is not None and decision.tenant_iops is not None:
+    if drive.tenant is not None and state.part is not None:
         known = fleet.tenants.get(drive.tenant) if fleet is not None else None
         if known is None:
-            its = iops(decision.tenant_iops)
+            its = iops(state.part.most)
             yield f"The drive's part of the limit of tenant {drive.tenant} is {its}."
         else:
-            grants.append((drive.tenant, known, decision.tenant_iops))
-    if drive.storage is not None and decision.fleet_storage_iops is not None:
+            grants.append((drive.tenant, known, state.part.most))
+    if drive.storage is not None and state.storage_part is not None:
         known = fleet.storages.get(drive.storage) if fleet is not None else None
-        grants.append((f"all drives on {drive.storage}", known, decision.fleet_storage_iops))
+        grants.append((f"all drives on {drive.storage}", known, state.storage_part.most))
     for whose, known, part in grants:
         yield from _granted(whose, known)
         yield f"The drive's part of that is {iops(part)}."
-    if decision.waits_for_iops is not None:
-        most = iops(decision.waits_for_iops)
+    if state.waits_for_room:
+        most = iops(min(part.part for part in state.parts))
         yield f"It is to have {most}, once other drives' limits have made room for that."
     if grants and fleet is not None and fleet.error is not None:
         yield f"etcd can't be used: {fleet.error}."
@@ -175,8 +175,8 @@ def _granted(whose: str, budget: BudgetInFleet | None) -> Iterator[str]:
         yield f"Error: {known.error.error()}."
 
 
-def _rates(drive: DriveReport, decision: Decision) -> Iterator[str]:
-    if decision.elapsed_s is None or drive.normalized_iops is None:
+def _rates(drive: DriveReport, measured: Rates | None) -> Iterator[str]:
+    if measured is None or drive.normalized_iops is None:
         yield "What the drive did in the last interval is not known yet."
         return
     flows = (
@@ -192,14 +192,15 @@ def _rates(drive: DriveReport, decision: Decision) -> Iterator[str]:
         done = "nothing"
         if drive.normalized_iops:
             done = f"parts of requests, which cost {iops(drive.normalized_iops)}"
-        yield f"In the last {decision.elapsed_s:.1f} s it did {done}."
+        yield f"In the last {measured.elapsed_s:.1f} s it did {done}."
         return
     yield (
-        f"In the last {decision.elapsed_s:.1f} s it did {' and '.join(did)},"
+        f"In the last {measured.elapsed_s:.1f} s it did {' and '.join(did)},"
         f" which costs {iops(drive.normalized_iops)}."
     )
-    yield from _throttle("reads", drive.read, decision.read_wait_s, drive.read_device_latency_s)
-    yield from _throttle("writes", drive.write, decision.write_wait_s, drive.write_device_latency_s)
+    waits_s = (measured.wait_s(write=False), measured.wait_s(write=True))
+    yield from _throttle("reads", drive.read, waits_s[0], drive.read_device_latency_s)
+    yield from _throttle("writes", drive.write, waits_s[1], drive.write_device_latency_s)
 
 
 def _free(drive: DriveReport) -> Iterator[str]:
@@ -216,13 +217,14 @@ def _free(drive: DriveReport) -> Iterator[str]:
 
 def _zeroes(decision: Decision) -> Iterator[str]:
     """Yield what a drive pays for zeroes on stock QEMU."""
-    if decision.zeroes_bytes is not None:
+    if (zeroes := decision.zeroes) is not None:
+        age = duration(decision.age_s(zeroes.at_ns))
         yield (
-            f"It wrote at least {size(decision.zeroes_bytes)} of zeroes"
-            f" {duration(decision.zeroes_age_s)} ago, which its limits take for data. Nothing that"
-            f" they hold passes until they are set anew, {PAID_S:.0f} s after that, or paid for."
+            f"It wrote at least {size(zeroes.bytes)} of zeroes {age} ago, which its limits take for"
+            f" data. Nothing that they hold passes until they are set anew, {PAID_S:.0f} s after"
+            " that, or paid for."
         )
-    elif decision.apart:
+    elif decision.known.pricing.apart:
         yield (
             "It has written zeroes. In case that more come, reads and writes have half of its rate"
             f" each, until none have come for {PAID_S:.0f} s."
@@ -261,7 +263,8 @@ def _size_range(least: int) -> str:
 def _shares(
     drive: DriveReport, decision: Decision, storage: StorageSnapshot | None, vm: VmPolicy | None
 ) -> Iterator[str]:
-    if decision.policy is None:
+    policy, share = decision.known.policy, decision.known.share
+    if policy is None:
         return
     if storage is not None and storage.report.usable_iops is not None:
         if storage.divided:
@@ -270,12 +273,12 @@ def _shares(
             yield f"{drive.storage} isn't full, so no drive there is held back for another."
     elif storage is not None and storage.report.by_weight:
         yield f"BFQ shares {drive.storage} out by the VMs' weights, so its capacity isn't divided."
-    elif decision.policy.reservation or (vm is not None and vm.reservation):
-        whose = "Its" if decision.policy.reservation else f"{drive.domain}'s"
+    elif policy.reservation or (vm is not None and vm.reservation):
+        whose = "Its" if policy.reservation else f"{drive.domain}'s"
         place = f"the capacity of {drive.storage}" if drive.storage else "its storage"
         yield f"{whose} reservation is not guaranteed, because {place} is not known."
-    if decision.share is not None:
-        yield _share(decision.share, storage)
+    if isinstance(share, Share):
+        yield _share(share, storage)
 
 
 def _storage(storage: StorageSnapshot, usable_iops: float) -> str:
@@ -328,7 +331,8 @@ def _allowance(drive: DriveReport, policy: DrivePolicy) -> Iterator[str]:
 def _limits(
     drive: DriveReport, decision: Decision, storage: StorageSnapshot | None
 ) -> Iterator[str]:
-    limits = decision.limits
+    pricing, sent = decision.known.pricing, decision.known.sent
+    limits, error_ratio = sent.limits, decision.known.finding.error_ratio
     if limits is None:
         yield "No limits have been set yet."
         return
@@ -339,25 +343,25 @@ def _limits(
                 f"Reads of more than {size(limits.split_size)} wait in pieces, to protect"
                 f" {_protected(storage.protected if storage else ())}."
             )
-    elif decision.priced_for is None:
+    elif pricing.mix is None:
         yield (
             "Its mix of request sizes is not known, so iops-size approximates the cost curve:"
             f" {_words(limits)}. No size of request gets more than {percent(OVERSHOOT_RATIO)} above"
             " the limit."
         )
     else:
-        mix = decision.priced_for
-        flows = [*_part("reads", mix.read, mix.write), *_part("writes", mix.write, mix.read)]
+        read, write = pricing.mix
+        flows = [*_part("reads", read, write), *_part("writes", write, read)]
         yield f"For a mix of {' and '.join(flows)}, that makes {_words(limits)}."
     if limits.max_in_flight is not None:
         yield (
             f"At most {limits.max_in_flight:.3g} of its requests are at the storage at a time, on"
             " average: as many as its rate needs at twice the latency target."
         )
-    if decision.limits_reason is not None:
-        age = "" if decision.limits_age_s is None else f" {duration(decision.limits_age_s)} ago"
+    if sent.reason is not None:
+        age = f" {duration(decision.age_s(sent.at_ns))} ago" if sent.at_ns else ""
         were = "would have been" if drive.mode == "observe" else "were"
-        yield f"These {were} set{age} because {decision.limits_reason.value}."
+        yield f"These {were} set{age} because {sent.reason.value}."
     if drive.mode == "observe":
         if drive.binding:
             yield "It does more than that now."
@@ -366,9 +370,9 @@ def _limits(
         yield "Whether QEMU has them in force is not known."
     elif decision.in_force != limits:
         yield f"QEMU doesn't have them yet. In force: {_words(decision.in_force) or 'no limits'}."
-    if decision.pricing_error_ratio is not None:
-        side = "above" if decision.pricing_error_ratio > 0 else "below"
-        error = f"{100 * abs(decision.pricing_error_ratio):.1f} %"
+    if error_ratio is not None:
+        side = "above" if error_ratio > 0 else "below"
+        error = f"{100 * abs(error_ratio):.1f} %"
         yield f"At its present mix, they hold it {error} {side} its limit."
     yield f"Binding now: {', '.join(drive.binding) or 'nothing'}."
 

@@ -10,11 +10,9 @@ from iokeel.config.settings import Config
 from iokeel.core.values.policy import (
     OBSERVE,
     DomainPolicy,
-    DrivePolicy,
     PolicyInPart,
     ToldPolicy,
     UnknownPolicy,
-    VmPolicy,
 )
 from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.ceiling import ceiling_of
@@ -32,7 +30,7 @@ from iokeel.report.records import (
     ValueReport,
 )
 from iokeel.report.snapshot import Snapshot
-from iokeel.rules.compose import ANY, ByRules, compose, given_values
+from iokeel.rules.compose import ANY, ByRules, compose, differing, given_values
 from iokeel.rules.facts import Facts, facts_of
 from iokeel.rules.facts_folder import FactsFolder
 from iokeel.rules.rule import OWN, Rules
@@ -125,12 +123,6 @@ def _value(policy: DomainPolicy, value: str) -> object:
     if blank:
         return getattr(policy.for_drive(target), name)
     return getattr(policy if name in ("tenant", "job_bps", "mode") else policy.vm, name)
-
-
-def differing(promise: DrivePolicy | VmPolicy) -> Iterator[str]:
-    """Yield the fields of a promise that aren't the default."""
-    default = type(promise)()
-    return (n for n in promise.__slots__ if getattr(promise, n) != getattr(default, n))
 
 
 def guest_of_file(xml: bytes, config: Config, where: str) -> GuestReport:

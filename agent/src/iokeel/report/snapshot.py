@@ -1,8 +1,8 @@
 """A snapshot of the agent, for all reports.
 
-The daemon makes one when a report is asked for, so a tick pays nothing for it. Only this file reads
-the control law's memory. It fills the records that the API sends; metrics and explanations are
-made from them too. Beside them it has what the API doesn't send.
+The daemon makes one when a report is asked for, so a tick pays nothing for it. Only this file and
+explain.py read the control law's memory. It fills the records that the API sends; metrics and
+explanations are made from them too. Beside them it has what the API doesn't send.
 """
 
 from __future__ import annotations
@@ -18,20 +18,18 @@ from iokeel.core.enforce.beneath import Beneath
 from iokeel.core.enforce.jobs import Followed
 from iokeel.core.measure.demand import full_beside, full_bounds
 from iokeel.core.promises import promises_of
-from iokeel.core.values.counters import NS_PER_S, DriveId, Mix, Rates, at_most_s
+from iokeel.core.values.counters import NS_PER_S, DriveId, Rates, at_most_s
 from iokeel.core.values.curve import large_wait_s
 from iokeel.core.values.limits import ThrottleLimits
-from iokeel.core.values.observation import Reason
 from iokeel.core.values.policy import DrivePolicy, ToldPolicy, VmPolicy
 from iokeel.core.values.state import (
     NEW,
-    NOT_DIVIDED,
     DriveState,
     Measured,
     Share,
     State,
     StorageState,
-    VmPart,
+    Zeroes,
 )
 from iokeel.errors import IokeelError
 from iokeel.host.disk_counters import Pressure
@@ -53,37 +51,25 @@ from iokeel.rules.compose import ByRules, class_of_drive, rules_of_drive
 
 
 class Decision(NamedTuple):
-    """The last decision on a drive, as far as its record doesn't tell it. None: not known.
+    """The last decision on a drive, as far as its record doesn't tell it.
 
-    elapsed_s: the length of the last interval. share: of its storage; vm_iops,
-    tenant_iops, fleet_storage_iops: what it has of its VM's limit, of its tenant's here, and of
-    what the fleet grants here on its storage; waits_for_iops: what it is to have, if other drives
-    still hold some of that. limits: those that the agent decided on limits_age_s ago
-    for limits_reason; in_force: as QEMU or libvirt last reported them. priced_for: the mix of
-    requests that they were made for. pricing_error_ratio: how far above its rate they would hold
-    the present mix. read_wait_s, write_wait_s: the throttle's mean wait per request in the last
-    interval. zeroes_bytes: the zeroes that it pays for, seen zeroes_age_s ago. apart: reads and
-    writes are held apart, because it writes zeroes.
+    known: the law's memory of the drive. in_force: its limits as QEMU or libvirt last reported
+    them. now_ns: when it was asked for.
     """
 
-    policy: DrivePolicy | None
-    elapsed_s: float | None
-    share: Share | None
-    vm_iops: float | None
-    tenant_iops: float | None
-    fleet_storage_iops: float | None
-    waits_for_iops: float | None
-    limits: ThrottleLimits | None
+    known: DriveState
     in_force: ThrottleLimits | None
-    limits_reason: Reason | None
-    limits_age_s: float | None
-    priced_for: Mix | None
-    pricing_error_ratio: float | None
-    read_wait_s: float | None
-    write_wait_s: float | None
-    zeroes_bytes: float | None = None
-    zeroes_age_s: float = 0.0
-    apart: bool = False
+    now_ns: int
+
+    def age_s(self, at_ns: int) -> float:
+        """Return how long ago something was, in seconds."""
+        return (self.now_ns - at_ns) / NS_PER_S
+
+    @property
+    def zeroes(self) -> Zeroes | None:
+        """The zeroes that its limits pay for; None once they are forgiven."""
+        zeroes = self.known.measured.zeroes
+        return None if zeroes is None or self.known.sent.at_ns > zeroes.at_ns else zeroes
 
 
 class CgroupKnown(NamedTuple):
@@ -233,7 +219,8 @@ def snapshot_of(
         for info in infos:
             for target, drive in info.drives.items():
                 name = DriveId(info.name, target)
-                decisions[name] = _decision(known.state.drives.get(name, NEW), drive, now_ns)
+                state = known.state.drives.get(name, NEW)
+                decisions[name] = Decision(state, drive.in_force, now_ns)
     return Snapshot(
         vms,
         drives,
@@ -421,37 +408,6 @@ def _bursts(state: DriveState) -> bool:
     if not state.credit.open or policy is None or policy.limit is None or rate is None:
         return False
     return rate > policy.limit
-
-
-def _decision(state: DriveState, info: DriveInfo, now_ns: int) -> Decision:
-    sent, did, zeroes = state.sent, state.measured.rates, state.measured.zeroes
-    if zeroes is not None and sent.at_ns > zeroes.at_ns:  # they are forgiven since then
-        zeroes = None
-    return Decision(
-        policy=state.policy,
-        elapsed_s=did.elapsed_s if did else None,
-        share=None if state.share is NOT_DIVIDED else state.share,
-        vm_iops=_vm_part(state.vm),
-        tenant_iops=None if state.part is None else state.part.most,
-        fleet_storage_iops=None if state.storage_part is None else state.storage_part.most,
-        waits_for_iops=min(part.part for part in state.parts) if state.waits_for_room else None,
-        limits=sent.limits,
-        in_force=info.in_force,
-        limits_reason=sent.reason,
-        limits_age_s=(now_ns - sent.at_ns) / NS_PER_S if sent.at_ns else None,
-        priced_for=state.pricing.mix,
-        pricing_error_ratio=state.finding.error_ratio,
-        read_wait_s=did.wait_s(write=False) if did else None,
-        write_wait_s=did.wait_s(write=True) if did else None,
-        zeroes_bytes=zeroes.bytes if zeroes else None,
-        zeroes_age_s=(now_ns - zeroes.at_ns) / NS_PER_S if zeroes else 0.0,
-        apart=state.pricing.apart,
-    )
-
-
-def _vm_part(vm: VmPart | None) -> int | None:
-    """Return a drive's part of its VM's limit; None if the VM has none."""
-    return None if vm is None else vm.policy.limit if vm.part is None else vm.part.most
 
 
 def _flow(did: Rates | None, write: bool) -> tuple[float | None, float | None, float | None]:

@@ -153,7 +153,7 @@ def _drive(
         class_name = (drive and drive.class_name) or written.class_name
         if class_name is not None:
             policy = classes[class_name]
-            origin = dict.fromkeys(_differing(policy), rule)
+            origin = dict.fromkeys(differing(policy), rule)
             break
     if policy is None and not upper:
         return None
@@ -260,13 +260,14 @@ def given_values(policy: DomainPolicy) -> Iterator[str]:
     if policy.mode is not None:
         yield "mode"
     if policy.vm is not None:
-        yield from _differing(policy.vm)
+        yield from differing(policy.vm)
     for target, drive in (*policy.drives.items(), (ANY, policy.default)):
         if drive is not None:
-            yield from (f"{target} {name}" for name in _differing(drive))
+            yield from (f"{target} {name}" for name in differing(drive))
 
 
-def _differing(promise: DrivePolicy | VmPolicy) -> Iterator[str]:
+def differing(promise: DrivePolicy | VmPolicy) -> Iterator[str]:
+    """Return the fields of a promise that aren't the default."""
     return (f.name for f in fields(promise) if getattr(promise, f.name) != f.default)
 
 

@@ -10,7 +10,7 @@ from iokeel.errors import PolicyError
 from iokeel.libvirt_xml.domain import (
     LIBVIRT_NAMES,
     Disk,
-    domain_disks,
+    domain_in,
     from_libvirt,
     parse_domain,
     to_libvirt,
@@ -130,7 +130,9 @@ def test_a_domain_is_read_in_one_pass() -> None:
     }
     targets = ("vda", "sda", "sdb", "vdc", "vdd", "vde", "vdf", "vdg", "vdh")
     assert domain.targets == targets
-    assert [disk.target for disk in domain_disks(DOMAIN) or ()] == [*targets]
+    found = domain_in(DOMAIN)
+    assert found is not None
+    assert found.targets == (*targets,)
     assert {disk.target for disk in domain.drives} == {*targets} - {"sdb", "vdh"}
 
 
@@ -306,11 +308,13 @@ def test_white_space_is_part_of_a_domains_name() -> None:
 
 
 def test_only_a_whole_domain_tells_its_disks() -> None:
-    assert domain_disks("<policy><drive target='vda'/></policy>") is None
-    assert domain_disks("<metadata/>") is None
+    assert domain_in("<policy><drive target='vda'/></policy>") is None
+    assert domain_in("<metadata/>") is None
     cdrom = "<disk device='cdrom'><target dev='sda'/></disk>"
     for devices in ("", f"<devices>{cdrom}</devices>"):
-        assert domain_disks(f"<domain><name>a</name>{devices}</domain>") == ()
+        found = domain_in(f"<domain><name>a</name>{devices}</domain>")
+        assert found is not None
+        assert found.disks == ()
 
 
 def test_a_disk_cant_be_limited_if_all_its_throttle_groups_have_others() -> None:

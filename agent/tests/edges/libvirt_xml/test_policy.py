@@ -16,7 +16,7 @@ from lxml import etree
 
 from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy
 from iokeel.errors import PolicyError, TargetsMissing
-from iokeel.libvirt_xml.domain import Disk, domain_disks, parse_domain
+from iokeel.libvirt_xml.domain import Disk, domain_in, parse_domain
 from iokeel.libvirt_xml.policy import check_groups, check_targets, parse_policy, with_lowest
 from iokeel.libvirt_xml.schema import NAMESPACE, validate
 from iokeel.libvirt_xml.xml import attributes
@@ -535,7 +535,9 @@ def test_what_virsh_sets_is_read_from_the_domain_and_from_metadata(tmp_path: Pat
     _, domain, bare = said.split("==")
     expected = DomainPolicy({"vda": DrivePolicy(400, 400, 20_000, 60, 200)}, GOLD, "acme")
     assert parse(domain.strip()) == parse(bare.strip()) == expected
-    assert [disk.target for disk in domain_disks(domain.strip()) or ()] == ["vda"]
+    found = domain_in(domain.strip())
+    assert found is not None
+    assert found.targets == ("vda",)
 
 
 # Properties
@@ -609,7 +611,7 @@ def test_any_policy_element_parses_or_is_refused_in_a_line(policy: etree._Elemen
 
 @given(st.one_of(st.binary(), st.text(), st.text(st.sampled_from('<>/!?&;="[]- policydrvet\n\0'))))
 def test_arbitrary_input_raises_nothing_but_policy_error(xml: str | bytes) -> None:
-    for function in (parse, parse_domain, domain_disks):
+    for function in (parse, parse_domain, domain_in):
         outcome(function, xml)
 
 

@@ -448,7 +448,7 @@ def test_every_metric_is_as_documented(agent: Agent) -> None:
     assert own.keys() == documented.keys()
     for name, family in own.items():
         described = documented[name]
-        assert (family.type, family.documentation) == (described.kind.value, described.help)
+        assert (family.type, family.documentation) == (described.kind, described.help)
         labels = {frozenset(sample.labels) - {"le"} for sample in family.samples}
         assert labels <= {frozenset(described.labels)}
     assert {"process_cpu_seconds", "process_resident_memory_bytes"} <= found.keys()

@@ -10,7 +10,7 @@ from xml.sax.saxutils import quoteattr
 from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, VmPolicy, checked
 from iokeel.errors import PolicyError
 from iokeel.host.network_storage import network_place
-from iokeel.libvirt_xml.domain import domain_disks, parse_domain, pool_type
+from iokeel.libvirt_xml.domain import domain_in, parse_domain, pool_type
 from iokeel.libvirt_xml.policy import check_targets, parse_policy
 from iokeel.libvirt_xml.schema import NAMESPACE
 from tests.fuzz.budget import only
@@ -73,7 +73,7 @@ def domain(data: bytes) -> None:
         found = parse_domain(data)
         assert found.name
         if len(data) <= _MOST_PARSED_TWICE_BYTES:
-            assert domain_disks(data) == found.disks
+            assert domain_in(data) == found
         for disk in found.disks:
             assert disk.target
             network_place(disk.path or "")

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from iokeel.cli.commands import history
 from iokeel.cli.drive_tables import HEADINGS
-from iokeel.cli.tables import STORAGE_HEADINGS, TENANT_HEADINGS, storage_complaints
+from iokeel.cli.tables import STORAGE_COLUMNS, TENANT_COLUMNS, storage_complaints
 from iokeel.cli.top.picture import STATES
 from iokeel.cli.top.views import VIEWS, help_text
 from iokeel.core.values.limits import AVERAGES
@@ -36,7 +36,9 @@ def rows() -> set[str]:
     return {text for cell in texts for text in (re.findall("`([^`]+)`", cell) or [cell])}
 
 
-TABLES = (HEADINGS, STORAGE_HEADINGS, TENANT_HEADINGS, history.COLUMNS)
+STORAGES = [column.heading for column in STORAGE_COLUMNS]
+TENANTS = [column.heading for column in TENANT_COLUMNS]
+TABLES = (HEADINGS, STORAGES, TENANTS, history.COLUMNS)
 
 
 @pytest.mark.parametrize("column", [column for table in TABLES for column in table])

@@ -15,11 +15,11 @@ from iokeel.cli import fleet_tables
 from iokeel.cli.calibration import series_table
 from iokeel.cli.commands.curve import curve_table
 from iokeel.cli.commands.history import history_table
+from iokeel.cli.commands.policy import policy_table
+from iokeel.cli.commands.recommend import drive_use_table, storage_use_table
 from iokeel.cli.commands.report import section_table
 from iokeel.cli.drive_tables import DrivesOneByOne
-from iokeel.cli.policy_table import policy_table
 from iokeel.cli.tables import TenantSums, storage_table, tenant_table
-from iokeel.cli.use_tables import drive_use_table, storage_use_table
 from iokeel.core.fitting import Fit
 from iokeel.core.values.curve import DEFAULT_CURVE, KIB
 from iokeel.core.values.policy import MOST_IOPS, DomainPolicy, DrivePolicy

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from iokeel.report.metrics.prometheus import LabelTexts, histogram_text, samples_text
-from iokeel.report.metrics.types import Description, Kind
+from iokeel.report.metrics.types import Description
 
 NAMES = ("domain", "direction")
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -60,8 +60,8 @@ def test_a_counter_and_a_gauge_read_as_the_library_writes_them(
     for values, value in samples.items():
         counter.add_metric(values, value)
         gauge.add_metric(values, value)
-    counted = Description("asked_total", Kind.COUNTER, "times", "How often.", NAMES)
-    measured = Description("rate", Kind.GAUGE, "a second", "How fast.", NAMES)
+    counted = Description("asked_total", "times", "How often.", NAMES)
+    measured = Description("rate", "a second", "How fast.", NAMES)
     assert read(samples_text(counted, samples.items(), LabelTexts(NAMES))) == read(written(counter))
     assert read(samples_text(measured, samples.items(), LabelTexts(NAMES))) == read(written(gauge))
 
@@ -77,28 +77,28 @@ def test_a_histogram_reads_as_the_library_writes_it(
         buckets = dict(zip(bounds, [*counts, sum(counts)], strict=True))
         family.add_metric(values, [(bound, float(n)) for bound, n in buckets.items()], total)
         ours.append((values, buckets, total))
-    described = Description("size", Kind.HISTOGRAM, "bytes", "How large.", NAMES)
+    described = Description("size", "bytes", "How large.", NAMES, is_histogram=True)
     assert read(histogram_text(described, ours, LabelTexts(NAMES))) == read(written(family))
 
 
 def test_a_metric_without_labels_has_no_braces() -> None:
-    described = Description("up", Kind.GAUGE, "0 or 1", "Whether it runs.")
+    described = Description("up", "0 or 1", "Whether it runs.")
     lines = samples_text(described, [((), 1)], LabelTexts(())).splitlines()
     assert lines == ["# HELP up Whether it runs.", "# TYPE up gauge", "up 1.0"]
 
 
 def test_a_sample_that_is_not_known_has_no_line() -> None:
-    described = Description("rate", Kind.GAUGE, "a second", "How fast.", ("domain",))
+    described = Description("rate", "a second", "How fast.", ("domain",))
     text = samples_text(described, [(("db1",), None), (("web1",), 2.5)], LabelTexts(("domain",)))
     assert text.splitlines()[2:] == ['rate{domain="web1"} 2.5']
 
 
 def test_a_number_that_no_float_holds_has_no_line_and_the_others_do() -> None:
-    described = Description("rate", Kind.GAUGE, "a second", "How fast.", ("domain",))
+    described = Description("rate", "a second", "How fast.", ("domain",))
     samples: list[tuple[tuple[str, ...], float]] = [(("evil",), 10**400), (("web1",), 2.5)]
     text = samples_text(described, samples, LabelTexts(("domain",)))
     assert text.splitlines()[2:] == ['rate{domain="web1"} 2.5']
-    counted = Description("size", Kind.HISTOGRAM, "bytes", "How large.", ("domain",))
+    counted = Description("size", "bytes", "How large.", ("domain",), is_histogram=True)
     histograms = [(("evil",), {"+Inf": 1}, 10**400), (("web1",), {"+Inf": 1}, 2)]
     text = histogram_text(counted, histograms, LabelTexts(("domain",)))
     assert [line for line in text.splitlines() if "evil" in line] == []

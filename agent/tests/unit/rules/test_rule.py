@@ -16,8 +16,7 @@ from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy
 from iokeel.libvirt_xml.domain import parse_domain
 from iokeel.rules.compose import Composed, compose
 from iokeel.rules.facts import Facts, facts_of
-from iokeel.rules.never import why_never
-from iokeel.rules.patterns import Patterns
+from iokeel.rules.patterns import Patterns, why_never
 from iokeel.rules.rule import Rule, Rules
 from tests.unit.rules import platforms
 from tests.unit.rules.platforms import PROJECT

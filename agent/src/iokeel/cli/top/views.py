@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from iokeel.cli import client
-from iokeel.cli.cells import Column, name_cell, rate_cell
+from iokeel.cli.cells import Column, column, name_cell, rate_cell
 from iokeel.cli.drive_tables import MEAN_LATENCY, SORTS
 from iokeel.cli.tables import STORAGE_COLUMNS, TENANT_COLUMNS, TenantSums, storage_complaints
 from iokeel.cli.top.picture import STATES, Key, Picture, drive_key, storage_key, tenant_key
@@ -82,12 +82,12 @@ class View(Generic[T]):
         """Return a column as one of rows, to sort them by."""
         if heading == STATE:
             return Column(STATE, STATE, lambda row: -STATES.index(row.state), lambda row: row.state)
-        column = self.columns[RATE if heading == TREND else heading]
+        found = self.columns[RATE if heading == TREND else heading]
         return Column(
-            column.word,
+            found.word,
             heading,
-            lambda row: column.value(row.record),
-            lambda row: column.cell(row.record),
+            lambda row: found.value(row.record),
+            lambda row: found.cell(row.record),
         )
 
 
@@ -151,9 +151,7 @@ def _named(columns: Sequence[Column[T]]) -> dict[str, Column[T]]:
 
 _of_drive = _named((*SORTS, MEAN_LATENCY)) | {
     # The state says that it is a burst.
-    "allowed": Column[DriveReport](
-        "allowed", "allowed", lambda d: d.allowed_iops, lambda d: rate_cell(d.allowed_iops)
-    )
+    "allowed": column("allowed", lambda d: d.allowed_iops, rate_cell)
 }
 DRIVES = View(
     "drives",

@@ -31,7 +31,7 @@ from iokeel.core.values.mix import mix_cost
 #: qcow2's largest cluster, read and written with its tables.
 MOST_BYTES = 4 << 20
 #: The same in parts of a device's least common size, 64 KiB.
-MOST_REQUESTS = 64
+MOST_REQUESTS = MOST_BYTES // (64 << 10)
 #: The least for a drive whose image is on another one: it will copy clusters, and its first writes
 #: come before anything is measured. qcow2's usual clusters took 78 KiB read and 62 KiB written.
 COPIED = Io(96 << 10, 96 << 10, 2.0, 2.0)

@@ -36,10 +36,10 @@ TOO_CHEAP_IF_SEEN_RATIO = 1.0
 _MAX_POINTS = 32
 # The highest cost of a byte in a part of a large request, as a multiple of that in a large one.
 _SPLIT_RATIO = 1.05
-_LARGE_BYTES = 1024 * KIB
 
 Point = tuple[int, float]
-LARGE_BYTES = 1 << 20
+#: A large request.
+LARGE_BYTES = 1024 * KIB
 #: From here on an operator is warned: SCSI gives up after 30 s, and some guests sooner.
 LONG_S = 5.0
 
@@ -201,7 +201,7 @@ def _split_size(curve: CostCurve) -> int:
 
 def _byte_ratio(curve: CostCurve, size_bytes: int) -> float:
     """Return a byte's cost in requests of a size, over its cost in large ones."""
-    return (curve.cost(size_bytes) / size_bytes) / (curve.cost(_LARGE_BYTES) / _LARGE_BYTES)
+    return (curve.cost(size_bytes) / size_bytes) / (curve.cost(LARGE_BYTES) / LARGE_BYTES)
 
 
 def _check(points: Sequence[Point]) -> None:

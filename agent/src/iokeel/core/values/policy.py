@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, fields, replace
-from enum import Enum
+from enum import Enum, nonmember
 from typing import Final, NamedTuple
 
 from iokeel.errors import PolicyError
@@ -138,30 +138,8 @@ class UnknownPolicy(Enum):
         """Return that a drive's policy is unknown."""
         return self
 
-    @property
-    def tenant(self) -> None:
-        """The tenant isn't known."""
-        return None
-
-    @property
-    def vm(self) -> None:
-        """The promise to the VM isn't known."""
-        return None
-
-    @property
-    def job_bps(self) -> None:
-        """The rate of block jobs isn't known."""
-        return None
-
-    @property
-    def ceiling(self) -> None:
-        """No ceiling changes it."""
-        return None
-
-    @property
-    def mode(self) -> None:
-        """What it says of that isn't known."""
-        return None
+    # What else is asked of a policy isn't known either.
+    tenant = vm = job_bps = ceiling = mode = nonmember(None)
 
 
 UNKNOWN: Final = UnknownPolicy.UNKNOWN

@@ -7,25 +7,42 @@ answered, if their QEMU counts and a policy limits one of their drives.
 A guest in post-copy runs on the host that it migrates to, while its counters here stand still. It
 isn't idle, so it counts as not read, and keeps its reservation of the storage that both hosts
 reach. One that is paused otherwise runs nowhere: also if post-copy has failed, or after a restore.
+
+Drives that libvirt doesn't know come from <qemu:commandline>, or were plugged in past libvirt. They
+go by the names that they have in QEMU, and have neither libvirt's limits nor its counters. So QEMU
+is asked for both. Only domains with a policy are asked, which are tainted (custom-monitor) already.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Annotated, Any, NamedTuple
 
 import libvirt
+import msgspec
 
 from iokeel.core.values.counters import Counters, DriveId
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.libvirt.calls import Calls
 from iokeel.hypervisors.libvirt.domain import Domain
-from iokeel.hypervisors.libvirt.hidden import read_counters
-from iokeel.hypervisors.libvirt.passthrough import read_groups
+from iokeel.hypervisors.libvirt.passthrough import ask, ask_often, read_groups
+from iokeel.hypervisors.qemu import bounds
+from iokeel.hypervisors.qemu.drives import (
+    DEVICES,
+    Block,
+    BlockStats,
+    Object,
+    drives_of,
+    target_of,
+    unthrottled_of,
+)
 from iokeel.hypervisors.qemu.limits import Group
+from iokeel.libvirt_xml.domain import Disk, DomainXml
 
 log = logging.getLogger(__name__)
 
@@ -221,3 +238,79 @@ def _is_due(domain: Domain, reading: Reading) -> bool:
     if not hidden or not domain.is_held or reading.runs_elsewhere:
         return False
     return not reading.is_busy or len(hidden) == len(domain.xml.disks)
+
+
+# A guest's firmware is in a flash of the machine, and does no I/O worth a limit.
+_FLASH = "/machine/system.flash"
+
+
+class _Devices(msgspec.Struct):
+    devices: Annotated[list[Object], bounds.LISTED_TOO] = msgspec.field(name="return")
+
+
+class _Stats(msgspec.Struct):
+    drives: Annotated[list[BlockStats], bounds.LISTED] = msgspec.field(name="return")
+
+
+_DEVICES = bounds.Decoder(_Devices)
+_BLOCK_STATS = bounds.Decoder(_Stats, bounds.MOST_DRIVES_BYTES)
+
+
+def hidden_of(handle: Any, xml: DomainXml, blocks: Sequence[Block]) -> tuple[Disk, ...]:
+    """Return the drives that a domain's QEMU has and its XML lacks.
+
+    blocks: QEMU's answer to query-block. Raises libvirtError.
+    """
+    devices = _devices(handle) if xml.has_arguments else []
+    unthrottled = unthrottled_of(devices, blocks)
+    taken = {disk.target for disk in xml.disks if not disk.hidden}
+    found = {
+        alias: Disk(
+            bounds.target(drive.qdev if alias in taken else alias),
+            drive.path,
+            alias=alias,
+            unthrottled=unthrottled.get(alias),
+            beneath=drive.beneath,
+            hidden=True,
+        )
+        for alias, drive in drives_of(blocks).items()
+        if drive.qdev and not drive.qdev.startswith(_FLASH) and not _is_libvirts(xml, alias)
+    }
+    for alias, why in unthrottled.items():  # query-block lacks vhost-user disks
+        if alias not in found and not _is_libvirts(xml, alias):
+            found[alias] = Disk(alias, alias=alias, unthrottled=why, hidden=True)
+    return tuple(islice(found.values(), bounds.MOST_DRIVES))
+
+
+def _is_libvirts(xml: DomainXml, alias: str) -> bool:
+    return alias in xml.aliases or alias.removeprefix("drive-") in xml.aliases
+
+
+def _devices(handle: Any) -> list[Object]:
+    found: list[Object] = []
+    for path in DEVICES:
+        command = {"execute": "qom-list", "arguments": {"path": path}}
+        if (answer := ask(handle, json.dumps(command), _DEVICES)) is not None:
+            found += answer.devices
+    return found
+
+
+def read_counters(handle: Any, xml: DomainXml) -> Mapping[str, Counters]:
+    """Return the counters of a domain's hidden drives, by target. Raises libvirtError."""
+    answer = ask_often(handle, json.dumps({"execute": "query-blockstats"}), _BLOCK_STATS)
+    at_ns = time.monotonic_ns()
+    targets = {disk.alias: disk.target for disk in xml.hidden}
+    found: dict[str, Counters] = {}
+    for drive in answer.drives if answer is not None else ():
+        target, stats = targets.get(target_of(drive.qdev, drive.device)), drive.stats
+        if target is not None:
+            found[target] = Counters(
+                at_ns,
+                stats.rd_operations,
+                stats.rd_bytes,
+                stats.wr_operations,
+                stats.wr_bytes,
+                stats.rd_total_time_ns,
+                stats.wr_total_time_ns,
+            )
+    return found

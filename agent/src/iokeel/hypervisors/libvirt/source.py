@@ -31,7 +31,6 @@ from iokeel.hypervisors.libvirt.domain import (
     volume_paths,
 )
 from iokeel.hypervisors.libvirt.events import Events
-from iokeel.hypervisors.libvirt.hidden import hidden_of
 from iokeel.hypervisors.libvirt.jobs import put_speed, read_jobs
 from iokeel.hypervisors.libvirt.limits import LimitsInForce, SetPast
 from iokeel.hypervisors.libvirt.passthrough import (
@@ -44,6 +43,7 @@ from iokeel.hypervisors.libvirt.readings import (
     HiddenCounters,
     Reading,
     counters_of,
+    hidden_of,
     read_all,
     sizes_of,
 )

@@ -98,7 +98,7 @@ def histogram_text(
 
 
 def _head(described: Description) -> str:
-    kind = described.kind.value
+    kind = described.kind
     return f"# HELP {described.name} {described.help}\n# TYPE {described.name} {kind}\n"
 
 

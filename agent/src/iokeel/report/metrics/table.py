@@ -1,4 +1,4 @@
-"""Every metric of the agent. docs/metrics.md is made from this table (doc.py)."""
+"""Every metric of the agent. docs/metrics.md is made from this table."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from iokeel.errors import PolicyError
 from iokeel.report.metrics.types import (
     DIRECTION_LABELS,
     DRIVE_LABELS,
-    BudgetKind,
     Description,
-    Kind,
     Metric,
+    MetricOf,
     Sample,
     of_agent,
-    of_budget,
     of_direction,
     of_domain,
     of_drive,
     of_fleet,
+    of_shared_storage,
     of_storage,
+    of_tenant,
     of_throttle,
 )
 from iokeel.report.records import BudgetInFleet, FleetSnapshot
@@ -78,40 +78,35 @@ def _coordinated(fleet: FleetSnapshot, budgets: Mapping[str, BudgetInFleet]) -> 
     return sum(budget.report.coordinator == fleet.host for budget in budgets.values())
 
 
-def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
+def _of_each_budget(kind: str, of: MetricOf[BudgetInFleet]) -> tuple[Metric, ...]:
     """Return the metrics that tenants and storages of the fleet both have."""
     return (
-        of_budget(
-            kind,
+        of(
             "allowed_iops",
             _IOPS,
             f"What the {kind}'s drives on this host may do now.",
             lambda b: b.report.allowed_iops,
         ),
-        of_budget(
-            kind,
+        of(
             "floor_iops",
             _IOPS,
             "What they may do if etcd can't be reached.",
             lambda b: b.report.floor_iops,
         ),
-        of_budget(
-            kind,
+        of(
             "charged_iops",
             _IOPS,
             f"What this host is charged for the {kind}, because its QEMUs may be held to that.",
             lambda b: b.charged_iops,
         ),
-        of_budget(
-            kind,
+        of(
             "held_iops",
             _IOPS,
             "What the QEMUs here may be held to, orders on their way included. +Inf if a drive has"
             " no limit.",
             lambda b: inf if b.report.held_iops is None else b.report.held_iops,
         ),
-        of_budget(
-            kind,
+        of(
             "stale_seconds",
             "seconds",
             f"Time since the {kind}'s ledger was read, or since this host takes part. From 11 s on,"
@@ -123,73 +118,66 @@ def _of_each_budget(kind: BudgetKind) -> tuple[Metric, ...]:
 
 CONFIG_VALID = Description(
     "iokeel_agent_config_valid",
-    Kind.GAUGE,
     "0 or 1",
     "1 if the configuration is in force as it was last read. 0: it was refused, and what was in"
     " force before stays.",
 )
 TICK_SECONDS = Description(
     "iokeel_agent_tick_seconds",
-    Kind.HISTOGRAM,
     "seconds",
     "Time from the start of a tick until its last order was sent.",
+    is_histogram=True,
 )
 TICK_CPU_SECONDS = Description(
     "iokeel_agent_tick_cpu_seconds",
-    Kind.HISTOGRAM,
     "seconds",
     "CPU time that the agent's process used in a tick.",
+    is_histogram=True,
 )
 REQUEST_SIZE_BYTES = Description(
     "iokeel_drive_request_size_bytes",
-    Kind.HISTOGRAM,
     "bytes",
     "Requests by size, in powers of two: le=8191 counts those below 8 KiB. Only if QEMU counts.",
     DIRECTION_LABELS,
+    is_histogram=True,
 )
 
 METRICS = (
     of_agent(
-        "agent_domains",
-        Kind.GAUGE,
+        "domains",
         "VMs",
         "Running VMs that the agent knows.",
         lambda s: len(s.vms),
     ),
     of_agent(
-        "agent_drives",
-        Kind.GAUGE,
+        "drives",
         "drives",
         "Drives of those VMs.",
         lambda s: len(s.drives),
     ),
     of_agent(
-        "agent_domains_without_policy",
-        Kind.GAUGE,
+        "domains_without_policy",
         "VMs",
         "Those of the VMs that have no policy. It rises if a policy is lost, as by `virsh define`"
         " of an XML without metadata.",
         lambda s: sum(not vm.report.has_policy for vm in s.vms.values()),
     ),
     of_agent(
-        "agent_drives_without_policy",
-        Kind.GAUGE,
+        "drives_without_policy",
         "drives",
         "Drives that are left alone: those of VMs without a policy, and those that their VM's"
         " policy doesn't cover.",
         lambda s: sum(not drive.has_policy for drive in s.drives.values()),
     ),
     of_agent(
-        "agent_set_aside",
-        Kind.GAUGE,
+        "set_aside",
         "drives and storages",
         "Drives and storages whose limits stay as they are because the control law fails on them."
         " The log says why, again each hour.",
         lambda s: s.set_aside,
     ),
     of_agent(
-        "agent_reconnects_total",
-        Kind.COUNTER,
+        "reconnects_total",
         "connections",
         "Connections to libvirt or to a QMP socket that were made again.",
         lambda s: s.reconnects,
@@ -197,7 +185,6 @@ METRICS = (
     Metric(
         Description(
             "iokeel_agent_errors_total",
-            Kind.COUNTER,
             "errors",
             "Errors of the agent, by kind.",
             ("kind",),
@@ -207,7 +194,6 @@ METRICS = (
     Metric(
         Description(
             "iokeel_host_io_pressure_ratio",
-            Kind.GAUGE,
             "ratio, 0 to 1",
             "Part of the last 10 s in which some or all of the host's tasks waited for I/O (PSI).",
             ("kind",),
@@ -255,7 +241,6 @@ METRICS = (
     Metric(
         Description(
             "iokeel_domain_info",
-            Kind.GAUGE,
             "always 1",
             "1 for each VM: its UUID, its tenant, and its project and name on its platform, to join"
             " others with.",
@@ -330,7 +315,6 @@ METRICS = (
     Metric(
         Description(
             "iokeel_drive_info",
-            Kind.GAUGE,
             "always 1",
             "1 for each drive: its storage, its tenant, how it is held, the rule that gives its"
             " limit, and the class that its policy names, to join others with.",
@@ -340,21 +324,18 @@ METRICS = (
     ),
     of_drive(
         "normalized_iops",
-        Kind.GAUGE,
         _IOPS,
         "The drive's rate in the last interval.",
         lambda d: d.normalized_iops,
     ),
     of_drive(
         "limit_iops",
-        Kind.GAUGE,
         _IOPS,
         "Limit of the drive's policy, of both budgets together if it has two.",
         lambda d: d.limit_iops,
     ),
     of_drive(
         "allowed_iops",
-        Kind.GAUGE,
         _IOPS,
         "Rate that the drive may have now: its limit or open burst, at most its share; of both"
         " budgets together if it has two.",
@@ -362,14 +343,12 @@ METRICS = (
     ),
     of_drive(
         "credit_seconds",
-        Kind.GAUGE,
         "seconds",
         "Burst credit that the drive has saved.",
         lambda d: d.credit_s,
     ),
     of_direction(
         "normalized_operations_total",
-        Kind.COUNTER,
         "normalized I/O operations",
         "Operations since the agent has known the drive, by its cost curve. Missing: those before"
         " the first reading after a start of the agent or of the guest, those of an interval in"
@@ -380,7 +359,6 @@ METRICS = (
     Metric(
         Description(
             "iokeel_drive_promise_seconds_total",
-            Kind.COUNTER,
             "seconds",
             "Time in which a promise to the drive was kept or missed. Neither counts while the"
             " drive is idle, or if nobody can tell.",
@@ -390,49 +368,42 @@ METRICS = (
     ),
     of_drive(
         "throttled_seconds_total",
-        Kind.COUNTER,
         "seconds",
         "Time in which a limit held the drive back.",
         lambda d: d.throttled_s,
     ),
     of_drive(
         "would_hold_seconds_total",
-        Kind.COUNTER,
         "seconds",
         "Time in which an observed drive did more than it would have been held to.",
         lambda d: d.above_s if d.mode == "observe" else None,
     ),
     of_drive(
         "would_hold_operations_total",
-        Kind.COUNTER,
         "normalized operations",
         "Operations of an observed drive above what it would have been held to.",
         lambda d: d.above_operations if d.mode == "observe" else None,
     ),
     of_drive(
         "retunes_total",
-        Kind.COUNTER,
         "changes",
         "Changes of the drive's limits after the first.",
         lambda d: d.retunes,
     ),
     of_drive(
         "limits_overwritten_total",
-        Kind.COUNTER,
         "times",
         "Times the drive's limits were put back after somebody else had changed them.",
         lambda d: d.overwritten,
     ),
     of_drive(
         "errors_total",
-        Kind.COUNTER,
         "orders",
         "Changes of the drive's limits that failed.",
         lambda d: d.errors,
     ),
     of_direction(
         "requests_total",
-        Kind.COUNTER,
         "requests",
         "Requests since the guest started.",
         lambda d: d.read_requests,
@@ -440,7 +411,6 @@ METRICS = (
     ),
     of_direction(
         "bytes_total",
-        Kind.COUNTER,
         "bytes",
         "Bytes since the guest started.",
         lambda d: d.read_bytes,
@@ -448,42 +418,36 @@ METRICS = (
     ),
     of_drive(
         "flushes_total",
-        Kind.COUNTER,
         "requests",
         "Flushes since the guest started. Only if they are counted; no limit holds them.",
         lambda d: d.flush_requests,
     ),
     of_drive(
         "flush_seconds_total",
-        Kind.COUNTER,
         "seconds",
         "Time that flushes took, summed. Only if they are counted.",
         lambda d: d.flush_s,
     ),
     of_drive(
         "discards_total",
-        Kind.COUNTER,
         "requests",
         "Discards since the guest started. Only over QMP: libvirt doesn't count them.",
         lambda d: d.discard_requests,
     ),
     of_drive(
         "discarded_bytes_total",
-        Kind.COUNTER,
         "bytes",
         "Bytes of those discards. Only over QMP.",
         lambda d: d.discard_bytes,
     ),
     of_drive(
         "discard_seconds_total",
-        Kind.COUNTER,
         "seconds",
         "Time that they took, summed, with any wait for a throttle. Only over QMP.",
         lambda d: d.discard_s,
     ),
     of_direction(
         "latency_seconds",
-        Kind.GAUGE,
         "seconds",
         "Mean latency in the last interval, the throttle's wait included.",
         lambda d: d.read_latency_s,
@@ -491,7 +455,6 @@ METRICS = (
     ),
     of_direction(
         "device_latency_seconds",
-        Kind.GAUGE,
         "seconds",
         "Mean latency in the last interval below the throttle, or without its wait. Only if QEMU"
         " counts.",
@@ -500,35 +463,30 @@ METRICS = (
     ),
     of_throttle(
         "cost_total",
-        Kind.COUNTER,
         "normalized I/O operations",
         "Cost that QEMU charged for requests. Only if QEMU counts.",
         lambda t: t.cost,
     ),
     of_throttle(
         "waited_requests_total",
-        Kind.COUNTER,
         "requests",
         "Requests that had to wait for the throttle. Only if QEMU counts.",
         lambda t: t.waited,
     ),
     of_throttle(
         "wait_seconds_total",
-        Kind.COUNTER,
         "seconds",
         "Time that requests waited for the throttle, summed. Only if QEMU counts.",
         lambda t: t.wait_s,
     ),
     of_throttle(
         "waiting_requests",
-        Kind.GAUGE,
         "requests",
         "Requests that wait for the throttle now. Only if QEMU counts.",
         lambda t: t.waiting,
     ),
     of_fleet(
         "connected",
-        Kind.GAUGE,
         "1 or 0",
         "1 if etcd can be used, and no fault of the agent's own prevents it, else 0. Only with"
         " [fleet], as all metrics of the fleet.",
@@ -536,21 +494,18 @@ METRICS = (
     ),
     of_fleet(
         "round_trips_total",
-        Kind.COUNTER,
         "answers",
         "Answers of etcd since the agent started.",
         lambda f: f.trips,
     ),
     of_fleet(
         "member_failures_total",
-        Kind.COUNTER,
         "failures",
         "How often a member of etcd failed, and another one was asked.",
         lambda f: f.failures,
     ),
     of_fleet(
         "refused_budgets",
-        Kind.GAUGE,
         "tenants and storages",
         "Tenants and storages whose last step here was refused, as all are if etcd is full, or that"
         " still charge this host's former name.",
@@ -559,7 +514,6 @@ METRICS = (
     Metric(
         Description(
             "iokeel_fleet_rules_info",
-            Kind.GAUGE,
             "always 1",
             "1, with a digest of the host's rules and classes, which is the same on hosts that have"
             " the same; empty without rules.",
@@ -569,41 +523,36 @@ METRICS = (
     ),
     of_fleet(
         "coordinated_tenants",
-        Kind.GAUGE,
         "tenants",
         "Tenants whose limit this host divides among all hosts.",
         lambda f: _coordinated(f, f.tenants),
     ),
     of_fleet(
         "coordinated_storages",
-        Kind.GAUGE,
         "storages",
         "Shared storages whose capacity this host divides among all hosts.",
         lambda f: _coordinated(f, f.storages),
     ),
-    of_budget(
-        "tenant",
+    of_tenant(
         "limit_iops",
         _IOPS,
         "The tenant's limit over all hosts.",
         lambda t: t.report.limit_iops,
     ),
-    *_of_each_budget("tenant"),
-    of_budget(
-        "storage",
+    *_of_each_budget("tenant", of_tenant),
+    of_shared_storage(
         "capacity_iops",
         _IOPS,
         "The shared storage's capacity as it is set.",
         lambda s: s.report.set_iops,
     ),
-    of_budget(
-        "storage",
+    of_shared_storage(
         "usable_iops",
         _IOPS,
         "The same as latency has corrected it, less the rates of drives without a policy.",
         lambda s: s.report.limit_iops,
     ),
-    *_of_each_budget("storage"),
+    *_of_each_budget("storage", of_shared_storage),
 )
 
 DESCRIPTIONS = (

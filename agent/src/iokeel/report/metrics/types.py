@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
-from typing import Literal, TypeAlias
+from typing import TypeAlias, TypeVar
 
 from iokeel.report.records import (
     BudgetInFleet,
@@ -16,18 +15,10 @@ from iokeel.report.records import (
 )
 from iokeel.report.snapshot import Snapshot, VmSnapshot
 
-BudgetKind: TypeAlias = Literal["tenant", "storage"]
+T = TypeVar("T")
 Labels: TypeAlias = tuple[str, ...]
 Sample: TypeAlias = tuple[Labels, float | None]
 """The labels' values and the metric's; None makes no sample."""
-
-
-class Kind(Enum):
-    """The types of metrics that Prometheus knows."""
-
-    COUNTER = "counter"
-    GAUGE = "gauge"
-    HISTOGRAM = "histogram"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +26,17 @@ class Description:
     """A metric. name: as Prometheus shows it, a counter's _total included."""
 
     name: str
-    kind: Kind
     unit: str
     help: str
     labels: Labels = ()
+    is_histogram: bool = False
+
+    @property
+    def kind(self) -> str:
+        """Its type, as Prometheus calls it."""
+        if self.is_histogram:
+            return "histogram"
+        return "counter" if self.name.endswith("_total") else "gauge"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,84 +49,59 @@ class Metric:
 
 DRIVE_LABELS = ("domain", "target_device")
 DIRECTION_LABELS = (*DRIVE_LABELS, "direction")
+#: Makes a metric of its name, unit, help, and its value of one thing that it is a metric of.
+MetricOf: TypeAlias = Callable[[str, str, str, Callable[[T], float | None]], Metric]
 
 
-def of_agent(
-    name: str, kind: Kind, unit: str, text: str, value: Callable[[Snapshot], float]
-) -> Metric:
-    """Return a metric of the agent itself."""
-    return Metric(Description(f"iokeel_{name}", kind, unit, text), lambda s: [((), value(s))])
+def _of(
+    prefix: str, labels: Labels, each: Callable[[Snapshot], Iterable[tuple[Labels, T]]]
+) -> MetricOf[T]:
+    """Return what makes the metrics of one kind of things. each: those of a snapshot."""
+
+    def metric(name: str, unit: str, text: str, value: Callable[[T], float | None]) -> Metric:
+        described = Description(f"iokeel_{prefix}_{name}", unit, text, labels)
+        return Metric(described, lambda s: ((values, value(one)) for values, one in each(s)))
+
+    return metric
 
 
-def of_domain(
-    name: str, unit: str, text: str, value: Callable[[VmSnapshot], float | None]
-) -> Metric:
-    """Return a gauge with a sample for each VM."""
-
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        return (((name,), value(vm)) for name, vm in snapshot.vms.items())
-
-    described = Description(f"iokeel_domain_{name}", Kind.GAUGE, unit, text, ("domain",))
-    return Metric(described, samples)
+def _fleets(snapshot: Snapshot) -> list[tuple[Labels, FleetSnapshot]]:
+    return [] if snapshot.fleet is None else [((), snapshot.fleet)]
 
 
-def of_fleet(
-    name: str, kind: Kind, unit: str, text: str, value: Callable[[FleetSnapshot], float]
-) -> Metric:
-    """Return a metric of the agent's part in the fleet; without [fleet] it has no sample."""
-
-    def samples(snapshot: Snapshot) -> list[Sample]:
-        return [((), value(snapshot.fleet))] if snapshot.fleet is not None else []
-
-    return Metric(Description(f"iokeel_fleet_{name}", kind, unit, text), samples)
+def throttles(snapshot: Snapshot) -> Iterator[tuple[Labels, ThrottleReport]]:
+    """Yield the labels and statistics of each direction that QEMU counts."""
+    for name, drive in snapshot.drives.items():
+        if drive.read is not None:
+            yield (*name, "read"), drive.read
+        if drive.write is not None:
+            yield (*name, "write"), drive.write
 
 
-def of_budget(
-    kind: BudgetKind,
-    name: str,
-    unit: str,
-    text: str,
-    value: Callable[[BudgetInFleet], float | None],
-) -> Metric:
-    """Return a gauge with a sample for each of the fleet's tenants, or storages, on this host."""
-
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        fleet = snapshot.fleet
-        if fleet is None:
-            return iter(())
-        budgets = fleet.tenants if kind == "tenant" else fleet.storages
-        return (((budget,), value(known)) for budget, known in budgets.items())
-
-    described = Description(f"iokeel_fleet_{kind}_{name}", Kind.GAUGE, unit, text, (kind,))
-    return Metric(described, samples)
-
-
-def of_storage(
-    name: str, unit: str, text: str, value: Callable[[StorageReport], float | None]
-) -> Metric:
-    """Return a gauge with a sample for each storage."""
-
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        return (((name,), value(storage.report)) for name, storage in snapshot.storages.items())
-
-    described = Description(f"iokeel_storage_{name}", Kind.GAUGE, unit, text, ("storage",))
-    return Metric(described, samples)
-
-
-def of_drive(
-    name: str, kind: Kind, unit: str, text: str, value: Callable[[DriveReport], float | None]
-) -> Metric:
-    """Return a metric with a sample for each drive."""
-
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        return ((name, value(drive)) for name, drive in snapshot.drives.items())
-
-    return Metric(Description(f"iokeel_drive_{name}", kind, unit, text, DRIVE_LABELS), samples)
+of_agent: MetricOf[Snapshot] = _of("agent", (), lambda s: [((), s)])
+of_domain: MetricOf[VmSnapshot] = _of(
+    "domain", ("domain",), lambda s: (((name,), vm) for name, vm in s.vms.items())
+)
+of_storage: MetricOf[StorageReport] = _of(
+    "storage", ("storage",), lambda s: (((name,), at.report) for name, at in s.storages.items())
+)
+of_drive: MetricOf[DriveReport] = _of("drive", DRIVE_LABELS, lambda s: s.drives.items())
+of_throttle = _of("drive_throttle", DIRECTION_LABELS, throttles)
+of_fleet: MetricOf[FleetSnapshot] = _of("fleet", (), _fleets)
+of_tenant: MetricOf[BudgetInFleet] = _of(
+    "fleet_tenant",
+    ("tenant",),
+    lambda s: (((name,), at) for _, fleet in _fleets(s) for name, at in fleet.tenants.items()),
+)
+of_shared_storage: MetricOf[BudgetInFleet] = _of(
+    "fleet_storage",
+    ("storage",),
+    lambda s: (((name,), at) for _, fleet in _fleets(s) for name, at in fleet.storages.items()),
+)
 
 
 def of_direction(
     name: str,
-    kind: Kind,
     unit: str,
     text: str,
     read: Callable[[DriveReport], float | None],
@@ -141,25 +114,4 @@ def of_direction(
             yield (*name, "read"), read(drive)
             yield (*name, "write"), write(drive)
 
-    return Metric(Description(f"iokeel_drive_{name}", kind, unit, text, DIRECTION_LABELS), samples)
-
-
-def of_throttle(
-    name: str, kind: Kind, unit: str, text: str, value: Callable[[ThrottleReport], float]
-) -> Metric:
-    """Return a metric of the throttle groups, with a sample for each direction that QEMU counts."""
-
-    def samples(snapshot: Snapshot) -> Iterator[Sample]:
-        return ((labels, value(throttle)) for labels, throttle in throttles(snapshot))
-
-    name = f"iokeel_drive_throttle_{name}"
-    return Metric(Description(name, kind, unit, text, DIRECTION_LABELS), samples)
-
-
-def throttles(snapshot: Snapshot) -> Iterator[tuple[Labels, ThrottleReport]]:
-    """Yield the labels and statistics of each direction that QEMU counts."""
-    for name, drive in snapshot.drives.items():
-        if drive.read is not None:
-            yield (*name, "read"), drive.read
-        if drive.write is not None:
-            yield (*name, "write"), drive.write
+    return Metric(Description(f"iokeel_drive_{name}", unit, text, DIRECTION_LABELS), samples)

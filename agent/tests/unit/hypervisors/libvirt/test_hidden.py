@@ -10,8 +10,8 @@ import pytest
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
 from iokeel.errors import DriveGone, LimitsRejected
-from iokeel.hypervisors.libvirt.hidden import hidden_of, read_counters
 from iokeel.hypervisors.libvirt.passthrough import put_past, query_blocks
+from iokeel.hypervisors.libvirt.readings import hidden_of, read_counters
 from iokeel.libvirt_xml.domain import SCSI_PASSTHROUGH, VHOST_USER, Disk, DomainXml, parse_domain
 from testing.hypervisors.qmp_server import qdev
 

@@ -1,7 +1,4 @@
-"""Prints docs/metrics.md.
-
-python -m iokeel.report.metrics.doc >docs/metrics.md
-"""
+"""Prints docs/metrics.md, which is made from the table of metrics: `make metrics-doc`."""
 
 from __future__ import annotations
 
@@ -114,7 +111,7 @@ The [facts](platforms.md) that give these labels:
 def page() -> str:
     """Return the page."""
     own = [
-        (f"`{d.name}`", d.kind.value, ", ".join(f"`{label}`" for label in d.labels), d.unit, d.help)
+        (f"`{d.name}`", d.kind, ", ".join(f"`{label}`" for label in d.labels), d.unit, d.help)
         for d in DESCRIPTIONS
     ]
     return "\n".join(
