@@ -1,8 +1,8 @@
-"""A block job beside a guest's reads in a group of cgroup v2, with room in the bounds or without.
+"""A block job beside a guest's requests in a group of cgroup v2, with room or without.
 
-Runs in the guest beside guest.py, whose group it uses. A storage daemon in that group
-runs the jobs, and fio reads at the limit. Prints JSON: by job, then "room" or "tight", the reads a
-second and the job's bytes a second.
+Runs in the guest beside guest.py, whose group it uses. A storage daemon in that group runs the
+jobs, and fio does at the limit what the job does to the disk: it reads, or writes beside a commit.
+Prints JSON: by job, then "room" or "tight", fio's requests and the job's bytes a second.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +33,29 @@ JOBS: dict[str, tuple[str, dict[str, object]]] = {
         "blockdev-mirror",
         {"device": "disk", "target": "null", "sync": "full", "buf-size": 1 << 20},
     ),
+    "commit": ("block-commit", {"device": "active", "top-node": "snapshot", "base-node": "disk"}),
 }
+#: What is committed into the disk, and the empty image above it; run.py puts them there.
+IMAGES = {"snapshot": "disk", "active": "snapshot"}
 
 
 class Daemon:
-    """A storage daemon in the VM's group, with the disk and a null device of its size."""
+    """A storage daemon in the VM's group, with the disk and a null device of its size.
 
-    def __init__(self) -> None:
+    images: those above the disk, each with the one beneath it.
+    """
+
+    def __init__(self, images: Mapping[str, str]) -> None:
         words = ["qemu-storage-daemon", "--chardev", f"socket,id=q,path={SOCKET},server=on,wait=on",
                  "--monitor", "chardev=q"]  # fmt: skip
         disk = f"driver=host_device,node-name=disk,filename={guest.DISK},cache.direct=on"
         size = 512 * int(Path("/sys/block/vda/size").read_text())
-        for node in (disk, f"driver=null-co,node-name=null,size={size}"):
+        above = [
+            f"driver=qcow2,node-name={name},backing={beneath},file.driver=file"
+            f",file.filename=/root/{name}.qcow2"
+            for name, beneath in images.items()
+        ]
+        for node in (disk, f"driver=null-co,node-name=null,size={size}", *above):
             words += ["--blockdev", node]
         self.process = subprocess.Popen(
             words, preexec_fn=lambda: guest.enter(guest.SCOPE / "libvirt")
@@ -71,11 +83,12 @@ class Daemon:
 
 
 def beside(daemon: Daemon, kind: str) -> tuple[float, float]:
-    """Return the rates of reads and of a job, both in the group, while both go on."""
+    """Return the rates of requests and of a job, both in the group, while both go on."""
     command, arguments = JOBS[kind]
+    way = "write" if kind == "commit" else "read"
     daemon.ask(command, **arguments | {"job-id": "job", "speed": SPEED_BPS})
     fio = subprocess.Popen(
-        ["fio", "--name=x", f"--filename={guest.DISK}", "--rw=randread", "--bs=4k", "--direct=1",
+        ["fio", "--name=x", f"--filename={guest.DISK}", f"--rw=rand{way}", "--bs=4k", "--direct=1",
          "--ioengine=libaio", "--iodepth=8", f"--rate_iops={LIMIT}", "--time_based", "--thread",
          f"--runtime={SECONDS}", "--output-format=json"],
         stdout=subprocess.PIPE, preexec_fn=lambda: guest.enter(guest.SCOPE / "libvirt"),
@@ -86,26 +99,32 @@ def beside(daemon: Daemon, kind: str) -> tuple[float, float]:
     daemon.ask("block-job-cancel", device="job", force=True)
     while daemon.ask("query-block-jobs"):
         time.sleep(0.05)
-    return told["jobs"][0]["read"]["iops"], rate
+    return told["jobs"][0][way]["iops"], rate
 
 
 def measure() -> dict[str, dict[str, tuple[float, float]]]:
     """Return the rates by job and bounds."""
-    qemu, daemon = guest.start_guest(), Daemon()
+    qemu = guest.start_guest()
     number = StoragePaths().places(guest.DISK)[-1].number or ""
     tight = backstop(DEFAULT_MODEL, LIMIT, guest.MARGIN)
     job = follow(None, BlockJob("job", "backup", SPEED_BPS, 0), SPEED_BPS, 0)
     more = room([job], guest.MARGIN, 0)
     assert more is not None
 
-    def under(bounds: IoMax, kind: str) -> tuple[float, float]:
+    def under(bounds: IoMax, daemon: Daemon, kind: str) -> tuple[float, float]:
         Cgroups(guest.SavedInFile()).apply({"db1": CgroupOrder({number: bounds})}, {"db1": qemu})
         return beside(daemon, kind)
 
-    found = {
-        kind: {"tight": under(tight, kind), "room": under(tight.wider(more), kind)} for kind in JOBS
-    }
-    daemon.process.kill()  # or whoever reads what this prints waits for them
+    found = {}
+    for kind in JOBS:
+        daemon = Daemon(IMAGES if kind == "commit" else {})
+        found[kind] = {
+            "tight": under(tight, daemon, kind),
+            "room": under(tight.wider(more), daemon, kind),
+        }
+        daemon.process.kill()  # or whoever reads what this prints waits for them
+        daemon.process.wait()
+        SOCKET.unlink()
     os.kill(qemu.pid, signal.SIGKILL)
     return found
 

@@ -109,7 +109,7 @@ def booted(kernel: Path | None = None) -> Iterator[Vm]:
         disk = DiskSpec("vda", make_disk(host.dir / "disk.raw", 64))
         vm = Vm(host, "v2")
         vm.define(domain_xml("v2", [disk], image=made, folder=host.dir, memory_mib=768))
-        vm.start(120)
+        vm.start()
         with vm:
             vm.write("/root/packed.tar", packed.getvalue())
             vm.exec("cd /root && tar -xf packed.tar")

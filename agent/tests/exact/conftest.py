@@ -7,6 +7,9 @@ import pytest
 from testing.agents import HostAgent
 from testing.lab.host import Host
 
+# A fixture
+from tests.system.test_below_qemu import folder as folder
+
 
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:

@@ -18,16 +18,20 @@ POINTS = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 
 def monitor(host: Host | Machine, command: str, **arguments: Any) -> Any:
     """Send a QMP command to the QEMU of db1, bypassing libvirt."""
+    return _ask("db1", host, command, **arguments)
+
+
+def _ask(vm: str, host: Host | Machine, command: str, /, **arguments: Any) -> Any:
     request = json.dumps({"execute": command, "arguments": arguments})
-    reply = json.loads(host.virsh("qemu-monitor-command", "db1", request))
+    reply = json.loads(host.virsh("qemu-monitor-command", vm, request))
     if "error" in reply:
         raise QmpError(f"{command}: {reply['error']['desc']}")
     return reply["return"]
 
 
-def groups(host: Host | Machine) -> list[dict[str, Any]]:
-    """Return the throttle groups of db1."""
-    return throttle_groups(partial(monitor, host))
+def groups(host: Host | Machine, vm: str = "db1") -> list[dict[str, Any]]:
+    """Return the throttle groups of a guest."""
+    return throttle_groups(partial(_ask, vm, host))
 
 
 def exact(host: Host | Machine, limit: int, count: int = 1) -> bool:

@@ -67,7 +67,9 @@ def loop(file: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def guest(host: Host, drive: DiskSpec, limit: int = LIMIT) -> Iterator[tuple[Vm, Path]]:
+def guest(
+    host: Host, drive: DiskSpec, limit: int = LIMIT, emulator: Path | None = None
+) -> Iterator[tuple[Vm, Path]]:
     """Run a guest in a group of its own, which has to be empty before it goes."""
     hierarchy = io_hierarchy()
     assert hierarchy is not None
@@ -78,7 +80,8 @@ def guest(host: Host, drive: DiskSpec, limit: int = LIMIT) -> Iterator[tuple[Vm,
         try:
             vm = Vm(host, NAME)
             made = image((BLKDISCARD,))
-            vm.define(domain_xml(NAME, [drive], image=made, folder=host.dir, policy=promise))
+            vm.define(domain_xml(NAME, [drive], image=made, folder=host.dir, policy=promise,
+                                 emulator=emulator))  # fmt: skip
             vm.start()
             with vm:
                 (group / "cgroup.procs").write_text(str(qemu_of_guest()))

@@ -10,7 +10,7 @@ import pytest
 
 from testing.agents import HostAgent
 from testing.hypervisors.iotune import TOLERANCE
-from testing.lab.guests.domain import DiskSpec, make_disk
+from testing.lab.guests.domain import DiskSpec, DomainOptions, make_disk
 from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.waiting import eventually
@@ -41,10 +41,10 @@ def guest(host: Host) -> Iterator[Vm]:
         yield vm
 
 
-def media(host: Host) -> dict[str, Any]:
+def media(host: Host, vm: str = "db1") -> dict[str, Any]:
     """Return the drives' media by name, as QEMU tells them."""
     asked = json.dumps({"execute": "query-block"})
-    answer = json.loads(host.virsh("qemu-monitor-command", "db1", asked))
+    answer = json.loads(host.virsh("qemu-monitor-command", vm, asked))
     return {block["device"]: block["inserted"] for block in answer["return"]}
 
 
@@ -81,3 +81,21 @@ def test_they_get_back_their_limits_when_the_policy_goes(guest: Vm, agent: HostA
             lambda: {n for n, m in media(agent.host).items() if m["iops"]} == held  # noqa: B023
         )
     set_metadata(agent.host, "db1", '<policy class="bronze"/>')
+
+
+def test_of_260_the_first_256_are_held_and_the_next_is_told(agent: HostAgent) -> None:
+    arguments = ["-device", "virtio-scsi-pci,id=scsi,addr=0x1a"]
+    for number in range(260):
+        drive = f"driver=null-co,read-zeroes=on,size=1M,if=none,id=n{number}"
+        device = f"scsi-hd,bus=scsi.0,scsi-id={number // 64},lun={number % 64},drive=n{number}"
+        arguments += ["-drive", drive, "-device", device]
+
+    options: DomainOptions = {"policy": BRONZE, "arguments": arguments}
+    with Vm.boot(agent.host, "db2", [], ready=False, **options):
+        agent.host.virsh("suspend", "db2")  # QEMU has 260 drives to tell, and no guest to emulate
+        eventually(lambda: any(m["iops"] for m in media(agent.host, "db2").values()), 120)
+        (vm,) = (vm for vm in agent.ask("/v1/vms") if vm["domain"] == "db2")
+        assert {drive["target"] for drive in vm["drives"]} == {f"n{n}" for n in range(256)}
+        assert "n256 can't be limited" in vm["policy_error"]["what"]
+        assert agent.metrics()['iokeel_domain_policy_valid{domain="db2"}'] == 0
+    assert agent.log().count("n256 can't be limited") == 1

@@ -21,6 +21,8 @@ _ARGUMENTS = "{http://libvirt.org/schemas/domain/qemu/1.0}commandline"
 #: Why QEMU can't throttle a disk.
 VHOST_USER = "the I/O of a vhost-user disk doesn't pass QEMU"
 SCSI_PASSTHROUGH = "QEMU doesn't throttle SCSI passthrough"
+#: Why the agent limits no more disks of a QEMU; `check_throttled` has the mend.
+TOO_MANY = "the agent takes only the first 256 drives of a QEMU"
 
 
 def _libvirt_name(key: str) -> str:

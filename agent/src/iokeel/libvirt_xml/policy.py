@@ -17,7 +17,7 @@ from lxml import etree
 
 from iokeel.core.values.policy import DomainPolicy, DrivePolicy, checked_job_bps, with_implied
 from iokeel.errors import PolicyError, TargetsMissing
-from iokeel.libvirt_xml.domain import Disk, unlimited_for
+from iokeel.libvirt_xml.domain import TOO_MANY, Disk, unlimited_for
 from iokeel.libvirt_xml.schema import (
     BUDGET,
     BYTES,
@@ -141,8 +141,11 @@ def check_throttled(policy: DomainPolicy, disks: Sequence[Disk], where: str) -> 
         if policy.for_drive(target) is not None
     }
     if in_vain:
+        reasons = {disk.unthrottled for disk in disks if disk.target in in_vain}
         mend = _MEND_OF_GROUPS
-        if any(disk.unthrottled for disk in disks if disk.target in in_vain):
+        if TOO_MANY in reasons:
+            mend = "give it fewer; those after it have no limits either"
+        elif any(reasons):
             mend = "attach another kind of disk if it has to be limited"
         raise PolicyError(where, ", ".join(in_vain.values()), mend)
 

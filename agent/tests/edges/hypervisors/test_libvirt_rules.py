@@ -10,6 +10,7 @@ import libvirt
 import pytest
 
 from iokeel.config.load import parse
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import (
     BUILTIN_CLASSES,
     UNKNOWN,
@@ -20,6 +21,8 @@ from iokeel.core.values.policy import (
     VmPolicy,
 )
 from iokeel.hypervisors.libvirt.source import LibvirtSource
+from iokeel.rules.platform import NAMESPACE as FOUND
+from iokeel.rules.platform import record_text
 from tests.edges.hypervisors.sources import lines
 
 URI = "test:///default"
@@ -233,6 +236,20 @@ async def test_a_ceiling_holds_what_rules_give_too(rig: Rig) -> None:
     assert policy.for_drive("vda") == DrivePolicy(0, 600, 600, 60, 100)
     assert policy.ceiling == "all"
     assert rig.saved[UUID].policy == DomainPolicy({}, GOLD, "acme")
+
+
+async def test_a_false_record_gives_no_more_than_the_ceiling(libvirtd: Any) -> None:
+    rules = '[[rules]]\nname = "sold"\n[[rules.drives]]\nlimit = "platform"\n'
+    record = record_text({"vda": ThrottleLimits(iops_total=1_000_000)})
+    text = xml(own=record.replace("<found", f"<found xmlns='{FOUND}'"))
+    rig = Rig(libvirtd, rules)
+    for table, limit in (("", 1_000_000), ("[ceilings.all]\nlimit = 600\n", 600)):
+        rig.reload(rules + table)
+        policy = await rig.defined(text)
+        assert isinstance(policy, DomainPolicy)
+        drive = policy.for_drive("vda")
+        assert drive is not None
+        assert drive.limit == limit
 
 
 async def test_a_serial_of_its_own_policy_is_asked_for_after_it_went(rig: Rig) -> None:

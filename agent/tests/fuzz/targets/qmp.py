@@ -100,7 +100,7 @@ async def _agent(connection: QmpConnection) -> None:
     with only(IokeelError):
         await connection.execute("qmp_capabilities", {}, ANYTHING, _TIMEOUT_S)
         abilities = await query_abilities(connection)
-        blocks, drives = await query_drives(connection, guest_devices=abilities.guest_devices)
+        blocks, drives, _ = await query_drives(connection, guest_devices=abilities.guest_devices)
         for drive in drives.values():
             _check(drive.in_force)
             network_place(drive.path or "")

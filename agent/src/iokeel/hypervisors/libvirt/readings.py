@@ -20,6 +20,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
@@ -42,7 +43,7 @@ from iokeel.hypervisors.qemu.drives import (
     unthrottled_of,
 )
 from iokeel.hypervisors.qemu.limits import Group
-from iokeel.libvirt_xml.domain import Disk, DomainXml
+from iokeel.libvirt_xml.domain import TOO_MANY, Disk, DomainXml
 
 log = logging.getLogger(__name__)
 
@@ -259,7 +260,8 @@ _BLOCK_STATS = bounds.Decoder(_Stats, bounds.MOST_DRIVES_BYTES)
 def hidden_of(handle: Any, xml: DomainXml, blocks: Sequence[Block]) -> tuple[Disk, ...]:
     """Return the drives that a domain's QEMU has and its XML lacks.
 
-    blocks: QEMU's answer to query-block. Raises libvirtError.
+    blocks: QEMU's answer to query-block. Of too many drives, the first one that isn't followed is
+    there as a drive that can't be limited. Raises libvirtError.
     """
     devices = _devices(handle) if xml.has_arguments else []
     unthrottled = unthrottled_of(devices, blocks)
@@ -279,7 +281,10 @@ def hidden_of(handle: Any, xml: DomainXml, blocks: Sequence[Block]) -> tuple[Dis
     for alias, why in unthrottled.items():  # query-block lacks vhost-user disks
         if alias not in found and not _is_libvirts(xml, alias):
             found[alias] = Disk(alias, alias=alias, unthrottled=why, hidden=True)
-    return tuple(islice(found.values(), bounds.MOST_DRIVES))
+    followed = tuple(islice(found.values(), bounds.MOST_DRIVES + 1))
+    if len(followed) <= bounds.MOST_DRIVES:
+        return followed
+    return (*followed[:-1], replace(followed[-1], unthrottled=TOO_MANY))
 
 
 def _is_libvirts(xml: DomainXml, alias: str) -> bool:

@@ -34,6 +34,7 @@ from iokeel.hypervisors.qemu.limits import (
 )
 from iokeel.hypervisors.qmp.connection import ANYTHING, Channel, decoder
 from iokeel.hypervisors.qmp.faults import NO_COMMAND, CommandFailed
+from iokeel.libvirt_xml.domain import TOO_MANY
 
 log = logging.getLogger(__name__)
 
@@ -85,8 +86,10 @@ async def _knows(connection: Channel, command: str) -> bool:
 
 async def query_drives(
     connection: Channel, *, guest_devices: bool
-) -> tuple[list[Block], dict[str, QmpDrive]]:
-    """Return a QEMU's BlockBackends, and its first MOST_DRIVES drives by target.
+) -> tuple[list[Block], dict[str, QmpDrive], dict[str, str]]:
+    """Return a QEMU's BlockBackends, its first MOST_DRIVES drives, and why the next has no limits.
+
+    Both by target.
 
     Limits of a drive without a throttle-group object lack the fields of the patches. Raises
     MonitorLost or CommandFailed.
@@ -100,12 +103,13 @@ async def query_drives(
         drives = await asyncio.to_thread(drives_of, blocks)
     else:
         drives = drives_of(blocks)
-    followed = [
-        replace(drive, target=target(name)) for name, drive in islice(drives.items(), MOST_DRIVES)
+    first = [
+        replace(drive, target=target(name))
+        for name, drive in islice(drives.items(), MOST_DRIVES + 1)
     ]
-    return blocks, {
-        drive.target: await _with_object_limits(connection, drive) for drive in followed
-    }
+    followed = [await _with_object_limits(connection, drive) for drive in first[:MOST_DRIVES]]
+    left_out = {drive.target: TOO_MANY for drive in first[MOST_DRIVES:]}
+    return blocks, {drive.target: drive for drive in followed}, left_out
 
 
 async def query_devices(connection: Channel) -> list[Object]:

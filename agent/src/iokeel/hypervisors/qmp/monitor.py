@@ -119,7 +119,7 @@ class Monitor:
         self._orders = 0  # changes whenever limits are set: those read before are stale then
         self._told = ""
         self._spelled_out = 0  # characters of file names, when the drives were found last
-        self._told_named = self._told_many = False
+        self._told_named = False
         self._budget, self._lines = Budget(), Sparing(_MOST_LINES, 60.0)
         self._told_below: dict[str, tuple[str, ...]] = {}  # groups in drives' backing files
         self._looked_at = self._recheck_at = 0.0  # by the monotonic clock
@@ -386,11 +386,11 @@ class Monitor:
         orders = -1
         while orders != self._orders:
             orders = self._orders
-            blocks, drives = await query_drives(
+            blocks, drives, left_out = await query_drives(
                 connection, guest_devices=self._abilities.guest_devices
             )
             self._spelled_out = spelled_out(blocks)
-            unthrottled = unthrottled_of(devices, blocks)
+            unthrottled = left_out | unthrottled_of(devices, blocks)
             drives = {t: d for t, d in drives.items() if t not in unthrottled and self._is_disk(t)}
             name = self._vm.name
             of = {(d.qdev, d.device): DriveId(name, d.target) for d in drives.values()}
@@ -409,7 +409,7 @@ class Monitor:
         if connection.process is not None:
             self._served_by.add(connection.process)
         self._empty, self._unthrottled = empty_of(blocks) - drives.keys(), unthrottled
-        self._tell_odd(sum(block.inserted is not None for block in blocks))
+        self._tell_hashed()
         self._publish()
         self._tell_below(self._known[self._vm.name].policy)
 
@@ -460,15 +460,9 @@ class Monitor:
                 )
         self._told_below = below
 
-    def _tell_odd(self, found: int) -> None:
-        """Tell of drives beyond those that are followed, and of names that can't be shown."""
-        many, named = found > MOST_DRIVES, any(map(is_hashed, self._drives))
-        if many and not self._told_many:
-            self._news.errors["protocol"] += 1
-            log.error(
-                "VM %s: has %d drives, and only the first %d get limits; give it fewer",
-                *(self._vm.name, found, MOST_DRIVES),
-            )
+    def _tell_hashed(self) -> None:
+        """Tell of names that can't be shown."""
+        named = any(map(is_hashed, self._drives))
         if named and not self._told_named:
             self._news.errors["protocol"] += 1
             log.error(
@@ -476,7 +470,7 @@ class Monitor:
                 " an id of its own",
                 self._vm.name,
             )
-        self._told_many, self._told_named = many, named
+        self._told_named = named
 
     def _publish(self) -> None:
         name = self._vm.name

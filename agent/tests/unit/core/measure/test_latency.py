@@ -177,6 +177,8 @@ def test_without_counters_drives_that_may_have_waited_tell_that_a_storage_is_cal
         ([(1, 1e9), (800, 0.3), (40, 0.4)], 0.3),
         ([(10**9, 1e9), (800, 0.3), (40, 0.4)], 0.4),  # however many requests it claims
         ([(800, 9.0), (40, 0.3), (50, 0.4)], 0.4),  # the busiest is one of many
+        ([(2000, 9.0), (1, 0.3)], 0.3),  # of two, the lower one counts, however little it does
+        ([(2000, 9.0), (1, 0.3), (500, 8.0)], 8.0),  # but not of three
         ([(800, 9.0), (300, 0.3), (500, 8.0)], 8.0),  # most requests take so long
         ([(50, 9.0)], 9.0),
     ],

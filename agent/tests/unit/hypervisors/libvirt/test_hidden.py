@@ -12,7 +12,15 @@ from iokeel.core.values.limits import STOCK, UNLIMITED, ThrottleLimits
 from iokeel.errors import DriveGone, LimitsRejected
 from iokeel.hypervisors.libvirt.passthrough import put_past, query_blocks
 from iokeel.hypervisors.libvirt.readings import hidden_of, read_counters
-from iokeel.libvirt_xml.domain import SCSI_PASSTHROUGH, VHOST_USER, Disk, DomainXml, parse_domain
+from iokeel.hypervisors.qemu.bounds import MOST_DRIVES
+from iokeel.libvirt_xml.domain import (
+    SCSI_PASSTHROUGH,
+    TOO_MANY,
+    VHOST_USER,
+    Disk,
+    DomainXml,
+    parse_domain,
+)
 from testing.hypervisors.qmp_server import qdev
 
 NVME = "/machine/peripheral-anon/device[0]"
@@ -118,6 +126,15 @@ def test_a_name_that_is_a_disks_target_already_is_told_apart(qemu: Qemu) -> None
     assert (disk.target, disk.alias) == (NVME, "vda")
 
 
+def test_the_first_of_too_many_is_told_to_have_no_limits(qemu: Qemu) -> None:
+    qemu.devices = {qdev(f"n{number}"): "" for number in range(MOST_DRIVES)}
+    assert [disk.unthrottled for disk in qemu.hidden()] == [None] * MOST_DRIVES
+    qemu.devices |= {qdev(f"more{number}"): "" for number in range(4)}
+    *held, more = qemu.hidden()
+    assert [disk.unthrottled for disk in held] == [None] * MOST_DRIVES
+    assert (more.target, more.unthrottled) == ("more0", TOO_MANY)
+
+
 @pytest.mark.parametrize(
     ("kind", "why"), [("vhost-user-blk-pci", VHOST_USER), ("scsi-block", SCSI_PASSTHROUGH)]
 )
@@ -186,8 +203,3 @@ def test_a_name_that_cant_be_shown_is_another_and_its_alias_stays(qemu: Qemu) ->
     (disk,) = qemu.hidden()
     assert disk.target.startswith("unnamed-")
     assert disk.alias == "v\x1bda"
-
-
-def test_so_many_of_them_are_followed(qemu: Qemu) -> None:
-    qemu.devices = {qdev(f"disk{number}"): "" for number in range(300)}
-    assert len(qemu.hidden()) == 256
