@@ -108,13 +108,14 @@ def free_port() -> int:
                 return port
 
 
-def start_qemu(folder: Path) -> tuple[subprocess.Popen[bytes], Path]:
+def start_qemu(folder: Path, *options: str) -> tuple[subprocess.Popen[bytes], Path]:
     """Start a QEMU with two drives and no guest; return it and its QMP socket.
 
-    It serves another client at `watch.sock` beside that.
+    It serves another client at `watch.sock` beside that. options: more of QEMU's own.
     """
     path = folder / "qmp.sock"
     words = ["-S", "-display", "none", "-nodefaults", "-machine", "q35,accel=tcg", "-m", "16"]
+    words += options
     for socket_path in (path, path.with_name("watch.sock")):
         words += ["-qmp", f"unix:{socket_path},server=on,wait=off"]
     for target in ("vda", "vdb"):

@@ -70,16 +70,19 @@ class ProxmoxHost:
         new.rename(file)
         return file
 
-    def start(self, vmid: int, *, limits: dict[str, int] | None = None, old: bool = False) -> None:
+    def start(
+        self, vmid: int, *options: str, limits: dict[str, int] | None = None, old: bool = False
+    ) -> None:
         """Start a VM with a disk and a CD-ROM drive, as its file would have it.
 
-        limits: of the disk, by QAPI's names. old: with a machine version before 10.0.
+        options: more of QEMU's own. limits: of the disk, by QAPI's names. old: with a machine
+        version before 10.0.
         """
         monitor, disk = self.monitor(vmid), self.run / f"{vmid}.raw"
         for image in (disk, cd := self.run / f"{vmid}.iso"):
             image.write_bytes(bytes(1 << 20))
         words = [
-            *("-name", f"vm{vmid},debug-threads=on", "-no-shutdown"),
+            *("-name", f"vm{vmid},debug-threads=on", "-no-shutdown", *options),
             *("-chardev", f"socket,id=qmp,path={monitor},server=on,wait=off"),
             *("-mon", "chardev=qmp,mode=control"),
             *("-M", "q35,accel=tcg", "-nodefaults", "-display", "none", "-S", "-m", "32"),

@@ -329,6 +329,16 @@ def test_limits_at_which_large_requests_wait_for_long_are_told_by_a_check(folder
     )
 
 
+def test_a_rule_that_can_never_fit_is_told_by_a_check(folder: Path) -> None:
+    rule = '[[rules]]\nname = "io1"\nwhen = {"nova.flavor" = ["io1.*", "!io*"]}\nclass = "gold"\n'
+    done = iokeel("agent", "--check", "--config", Agent(folder, rule).config)
+    assert (done.status, done.out) == (0, "")
+    assert done.complaint == (
+        "rule io1: never fits: nova.flavor fits 'io1.*' only where '!io*' excludes it; correct"
+        " when, or remove the table"
+    )
+
+
 def test_a_bad_configuration_is_told_by_a_check(folder: Path) -> None:
     agent = Agent(folder, "[clases.mine]\nlimit = 5\n")
     done = iokeel("agent", "--check", "--config", agent.config)

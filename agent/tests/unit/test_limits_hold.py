@@ -167,9 +167,6 @@ class Domain:
     def ID(self) -> int:
         return self.number
 
-    def state(self) -> list[int]:
-        return [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
-
     def XMLDesc(self, _flags: int) -> str:
         if not self.readable:
             raise refusal(libvirt.VIR_ERR_OPERATION_TIMEOUT)

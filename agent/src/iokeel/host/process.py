@@ -32,6 +32,8 @@ _GUESTS_GROUP = re.compile(
     r"/(?:machine-qemu\\x2d\d+\\x2d([^/\n]+)\.scope|qemu-\d+-([^/\n]+)\.libvirt-qemu)(?=[/\n]|$)"
 )
 _LONG_NAME = 40
+# Options by which a QEMU goes on with a guest that ran before. The last one is Proxmox VE's.
+_GOES_ON = frozenset({"incoming", "loadvm", "loadstate"})
 
 
 class Process(NamedTuple):
@@ -121,6 +123,16 @@ def is_qemu(pid: int, proc: Path = _PROC) -> bool:
         programs.append(os.readlink(proc / str(pid) / "exe"))
     names = [os.path.basename(program) for program in programs]
     return any(name.startswith("qemu-") or name == "kvm" for name in names)
+
+
+def has_booted(pid: int, proc: Path = _PROC) -> bool:
+    """Return True if a QEMU was started to boot its guest, and not to go on with one that ran.
+
+    False if nothing is known of the process. Blocks while its memory map is changed.
+    """
+    program, *words = _arguments(pid, proc)
+    options = {word.lstrip("-") for word in words if word.startswith("-")}
+    return program != "" and not options & _GOES_ON
 
 
 def is_guest(pid: int, name: str, proc: Path = _PROC, uuid: str | None = None) -> bool:

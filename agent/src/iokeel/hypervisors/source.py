@@ -49,7 +49,7 @@ class VmInfo:
     that can't be read or set until there is one. from_libvirt: whether libvirt tells of it and has
     its policy; if not, it is a [[vm]] or found by [[discover]]. by_rules: what the rules make of
     it; None if they know nothing of it. would: the policy, if it is only observed; `policy` is None
-    then. booted: its guest has booted in this QEMU, as far as its source tells.
+    then. booted: its guest has booted in this QEMU (`has_booted` in host/process.py).
     """
 
     name: str

@@ -209,6 +209,27 @@ def test_without_any_answer_of_etcd_hosts_go_by_their_configuration(tmp_path: Pa
         assert agent.log().count("can't be reached") == 1
 
 
+def test_hosts_with_different_rules_are_told_until_they_have_the_same(
+    tmp_path: Path, etcd: real.Etcd
+) -> None:
+    rules = '[[rules]]\nname = "all"\nclass = "gold"\n'
+    said = "hosts b: have other rules or classes than a, c; give all hosts the same [[rules]]"
+    with hosts(tmp_path, etcd.urls, "a", "b", "c", tables=rules) as (there, _):
+        b = there["b"].agent
+
+        def told() -> bool:
+            done = iokeel("fleet", "status", "--config", there["a"].agent.config)
+            return said in done.out + done.err
+
+        b.stop()
+        b.config.write_text(b.config.read_text().replace("gold", "silver"))
+        b.start()
+        eventually(told, PATIENCE_S)
+        b.config.write_text(b.config.read_text().replace("silver", "gold"))
+        b.send(signal.SIGHUP)
+        eventually(lambda: not told(), PATIENCE_S)
+
+
 def test_without_fleet_nothing_of_it_is_imported() -> None:
     ask = "import sys, iokeel.service, iokeel.config.load as l; l.parse(b'', 'x');"
     ask += "print([m for m in sys.modules if m.startswith('iokeel.fleet')])"

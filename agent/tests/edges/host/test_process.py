@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.host.process import Process, guest, is_guest, is_qemu, parent, peer, process, qemu
+from iokeel.host.process import (
+    Process,
+    guest,
+    has_booted,
+    is_guest,
+    is_qemu,
+    parent,
+    peer,
+    process,
+    qemu,
+)
 from testing.host.cgroups import Host, scope
 
 UUID = "4c3b2f0a-9f0e-4a5e-8d54-0c1d2e3f4a5b"
@@ -75,6 +85,25 @@ def test_a_guests_qemu_says_its_name(host: Host, command: str, name: str, expect
 def test_a_qemu_is_told_by_its_program(host: Host, command: str, expected: bool) -> None:
     host.process(5, command, "/x")
     assert is_qemu(5, host.proc) is expected
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("qemu-system-x86_64 -S -name guest=db1", True),
+        ("qemu-system-x86_64 -S -incoming defer", False),
+        ("qemu-system-x86_64 --incoming tcp:0:4444", False),
+        ("kvm -id 100 -loadstate /var/lib/vz/vm-100-state.raw", False),
+        ("qemu-system-x86_64 -loadvm before", False),
+        ("qemu-system-x86_64 -name incoming", True),
+        ("", False),
+    ],
+)
+def test_a_guest_has_booted_unless_its_qemu_goes_on_with_one(
+    host: Host, command: str, expected: bool
+) -> None:
+    host.process(5, command, "/x")
+    assert has_booted(5, host.proc) is expected
 
 
 def test_a_pid_file_is_believed_when_the_process_is_that_guest(host: Host, tmp_path: Path) -> None:

@@ -57,6 +57,16 @@ def owner(host: ProxmoxHost) -> Owner:
     return Owner(host.monitor(100))
 
 
+BEGINS = """
+[[rules]]
+name = "begins"
+[[rules.drives]]
+limit = 500
+burst = 1000
+start_credit_seconds = 50
+"""
+
+
 def configure(host: ProxmoxHost, iops: int = SOLD, vmid: int = 100) -> Path:
     return host.configure(vmid, name="web", scsi0=DISK.format(iops), ide2="none,media=cdrom")
 
@@ -142,6 +152,19 @@ def test_vms_come_and_go_with_their_sockets_and_follow_their_files(
         of_file = [line for line in errors if "iops is" in line or "can't be read" in line]
         assert len(of_file) == 2, "each is told once"
         assert not agent.says("no such socket")
+
+
+def test_a_guest_begins_with_credit_when_it_boots_and_not_when_it_migrates(
+    host: ProxmoxHost, folder: Path
+) -> None:
+    with Agent(folder, host.table + BEGINS) as agent:
+        host.start(100, "-incoming", "defer")
+        eventually(lambda: agent.says("100/scsi0: limits set"))
+        assert agent.drive("100", "scsi0")["credit_s"] < 30
+        host.end(100)
+        host.start(100)
+        eventually(lambda: limit(agent) is not None and agent.drive("100", "scsi0")["burst_open"])
+        assert agent.drive("100", "scsi0")["credit_s"] > 40
 
 
 def test_another_qemu_at_the_same_socket_gets_its_limits(

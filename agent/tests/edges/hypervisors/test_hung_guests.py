@@ -75,9 +75,6 @@ class Guest:
     def ID(self) -> int:
         return 1
 
-    def state(self) -> list[int]:
-        return [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
-
     def XMLDesc(self, _flags: int) -> str:
         return XML.format(self.title, self.limit)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,30 @@ TENANT = "[tenants.acme]\nlimit = 800\n"
 
 
 @pytest.fixture
-def socket(folder: Path) -> Iterator[Path]:
+def start(folder: Path) -> Iterator[Callable[..., Path]]:
+    """Starts a QEMU with two drives in place of the last one, and returns its monitor."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def end() -> None:
+        for process in running:
+            process.kill()
+            process.wait()
+        running.clear()
+
+    def begin(*options: str) -> Path:
+        end()
+        process, path = start_qemu(folder, *options)
+        running.append(process)
+        return path
+
+    yield begin
+    end()
+
+
+@pytest.fixture
+def socket(start: Callable[..., Path]) -> Path:
     """The monitor of a QEMU with two drives, for one client at a time."""
-    process, path = start_qemu(folder)
-    yield path
-    process.kill()
-    process.wait()
+    return start()
 
 
 def iops_of_vda(socket: Path) -> int:
@@ -55,3 +74,20 @@ def test_a_tenant_that_goes_from_the_configuration_lifts_no_limit(
         assert lifted.drive("db1")["error"] is None
         lifted.stop(signal.SIGKILL)
     assert iops_of_vda(socket) == 0
+
+
+def test_a_guest_begins_with_credit_when_it_boots_and_not_when_it_is_restored(
+    folder: Path, socket: Path, start: Callable[..., Path]
+) -> None:
+    saved = folder / "saved"
+    with QmpClient(socket) as qemu:
+        qemu.ask("migrate", uri=f"exec:cat >{saved}")
+        eventually(lambda: qemu.ask("query-migrate").get("status") == "completed")
+    vm = f'[[vm]]\nname = "db1"\nsocket = "{socket}"\n[vm.drives.vda]\n'
+    with Agent(folder, f"{vm}limit = 500\nburst = 1000\nstart_credit_seconds = 50\n") as agent:
+        start("-incoming", f"exec:cat {saved}")
+        eventually(lambda: "db1/vda: limits set" in agent.log())
+        assert agent.drive("db1")["credit_s"] < 30
+        start()
+        eventually(lambda: agent.ask("/v1/vms") and agent.drive("db1")["burst_open"])
+        assert agent.drive("db1")["credit_s"] > 40

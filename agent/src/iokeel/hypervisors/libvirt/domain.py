@@ -63,22 +63,17 @@ class Domain:
         return has_policy(self.info.policy, self.info.drives)
 
 
-_BOOTED = [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
-
-
 class Description(NamedTuple):
     """A running domain's XML and number, and the limits of its drives by target.
 
     text: the XML that has its policy. limits: as libvirt was told them last; None if unknown. QEMU
-    has others if they were set past libvirt (`read_limits` in passthrough.py). booted: it runs
-    because its guest has booted, and not for a migration, a restore or a resume.
+    has others if they were set past libvirt (`read_limits` in passthrough.py).
     """
 
     xml: DomainXml
     text: str
     id: int
     limits: dict[str, ThrottleLimits | None]
-    booted: bool
 
 
 def describe(connection: Any, name: str) -> Description:
@@ -95,8 +90,7 @@ def describe(connection: Any, name: str) -> Description:
     # Its XML may not have the name to the letter: a carriage return in it reads as a line's end.
     xml = replace(xml, name=name)
     limits = {disk.target: xml.told(disk) for disk in xml.drives}
-    booted = handle.state() == _BOOTED
-    return Description(xml, _with_policy(handle, text), handle.ID(), limits, booted)
+    return Description(xml, _with_policy(handle, text), handle.ID(), limits)
 
 
 def _with_policy(handle: Any, text: str) -> str:

@@ -292,6 +292,8 @@ def is_migrating(handle: Any) -> bool:
     """
     if not PASSES_ON.get():
         return False
+    # No event tells that a migration begins: the first one comes with the guest's memory, after its
+    # storage has been copied. The call takes 0.05 ms, and setting limits by libvirt 2 to 4 ms.
     try:
         operation = handle.jobStats().get("operation")
     except libvirt.libvirtError as error:

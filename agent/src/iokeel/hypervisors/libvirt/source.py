@@ -19,7 +19,7 @@ from iokeel.core.values.counters import Counters, DriveId
 from iokeel.core.values.limits import Abilities, ThrottleLimits
 from iokeel.core.values.policy import DrivePolicy, LastGood
 from iokeel.errors import ConnectionLost, DriveGone, IokeelError
-from iokeel.host.process import Process, guest, process
+from iokeel.host.process import Process, guest, has_booted, process
 from iokeel.hypervisors.libvirt.calls import Calls, NoAnswer
 from iokeel.hypervisors.libvirt.changes import Changes, Uncounted
 from iokeel.hypervisors.libvirt.domain import (
@@ -371,7 +371,7 @@ class LibvirtSource(SourceNews):
         """Read a domain again. One that can't be read now stays as it is."""
         changes = self._limits.changes(name)
         try:
-            (xml, text, number, told, booted), process = await self._calls.call_domain(
+            (xml, text, number, told), process, booted = await self._calls.call_domain(
                 name,
                 lambda connection: self._describe(connection, name),
                 _CALL_TIMEOUT_S,
@@ -532,15 +532,18 @@ class LibvirtSource(SourceNews):
 
         await self._calls.call(forget, _CALL_TIMEOUT_S)
 
-    def _describe(self, connection: Any, name: str) -> tuple[Description, Process | None]:
-        """Return a domain as libvirt describes it, and its QEMU. Blocks, as long as either does."""
+    def _describe(self, connection: Any, name: str) -> tuple[Description, Process | None, bool]:
+        """Return a domain as libvirt describes it, its QEMU, and whether its guest booted there.
+
+        Blocks, as long as libvirt or /proc does.
+        """
         description = describe(connection, name)
         found = guest(name, uuid=description.xml.uuid)
         before = self._domains.get(name)
         if found is None and before is not None and before.id == description.id:
             known = before.info.process  # it may have overwritten its command line
             found = known if known is not None and process(known.pid) == known else None
-        return description, found
+        return description, found, found is not None and has_booted(found.pid)
 
     async def _ask_drives(
         self, name: str, xml: DomainXml

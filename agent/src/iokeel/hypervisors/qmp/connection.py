@@ -29,7 +29,7 @@ from typing import Annotated, Any, Generic, TypeVar, cast
 import msgspec
 
 from iokeel.host.foreign_paths import open_trusted
-from iokeel.host.process import Process, peer, process, qemu
+from iokeel.host.process import Process, has_booted, peer, process, qemu
 from iokeel.host.threads import beside
 from iokeel.hypervisors.qemu import bounds
 from iokeel.hypervisors.qemu.bounds import MOST_DRIVES_BYTES, MOST_REPLY_BYTES, Budget
@@ -112,6 +112,8 @@ class Channel:
         self.lost: asyncio.Future[MonitorLost] = asyncio.get_running_loop().create_future()
         #: The QEMU that listens; None if the listener is no QEMU, or isn't known yet.
         self.process: Process | None = None
+        #: Whether its guest has booted in it. False as long as it isn't known.
+        self.has_booted = False
         self._where = str(path)
         self._budget = budget or Budget()
         self._numbers = 0
@@ -219,7 +221,8 @@ class Channel:
 class QmpConnection(asyncio.BufferedProtocol, Channel):
     """A connection to one QMP monitor. Made by `connect`.
 
-    listener: the process that listens. looking: for whether that is a QEMU; None if it is known.
+    listener: the process that listens. looking: for whether that is a QEMU, whose guest has booted;
+    None if it is known.
     """
 
     def __init__(
@@ -227,7 +230,7 @@ class QmpConnection(asyncio.BufferedProtocol, Channel):
     ) -> None:
         super().__init__(path, budget)
         self.listener: Process | None = None
-        self.looking: asyncio.Future[Process | None] | None = None
+        self.looking: asyncio.Future[tuple[Process | None, bool]] | None = None
         self._on_event = on_event
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._transport: asyncio.Transport | None = None
@@ -350,9 +353,9 @@ async def connect(
     pid = peer(sock).pid  # the socket may be closed once the greeting is missed
     connection.listener = process(pid)
     if last is not None and connection.listener == last.listener:
-        connection.process = last.process
+        connection.process, connection.has_booted = last.process, last.has_booted
     else:  # /proc tells a program only while its memory map isn't being changed, which may last
-        connection.looking = beside(partial(qemu, pid), "qmp-process")
+        connection.looking = beside(lambda: (qemu(pid), has_booted(pid)), "qmp-process")
         connection.looking.add_done_callback(partial(_note_process, connection))
     await asyncio.get_running_loop().create_unix_connection(lambda: connection, sock=sock)
     ends = time.monotonic() + greeting_s
@@ -373,8 +376,10 @@ async def connect(
     return connection
 
 
-def _note_process(connection: QmpConnection, told: asyncio.Future[Process | None]) -> None:
-    connection.process = told.result()
+def _note_process(
+    connection: QmpConnection, told: asyncio.Future[tuple[Process | None, bool]]
+) -> None:
+    connection.process, connection.has_booted = told.result()
 
 
 def _settle(answer: asyncio.Future[Reply[Any]], reply: Reply[Any] | MonitorLost) -> None:

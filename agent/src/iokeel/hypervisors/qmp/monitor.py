@@ -105,6 +105,7 @@ class Monitor:
         self._known = known
         self._connection: Channel | None = None
         self._process: Process | None = None
+        self._has_booted = False
         self._ran, self._others, self._discovered = ran, others, discovered
         self._served_by: set[Process] = set()  # the QEMUs that were here, until they have ended
         self._abilities = QemuAbilities()
@@ -406,6 +407,7 @@ class Monitor:
             raise connection.lost.result()
         self._check_alone(connection)
         self._drives, self._process = drives, connection.process
+        self._has_booted = connection.has_booted
         if connection.process is not None:
             self._served_by.add(connection.process)
         self._empty, self._unthrottled = empty_of(blocks) - drives.keys(), unthrottled
@@ -508,6 +510,7 @@ class Monitor:
             from_libvirt=False,
             by_rules=told.by_rules,
             would=told.would,
+            booted=self._has_booted and self._abilities.guest_devices,
         )
         if info != before or told.by_rules != before.by_rules:
             self._known[name] = info

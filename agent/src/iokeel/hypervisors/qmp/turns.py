@@ -157,6 +157,7 @@ class Turns(Channel):
         if connection.looking is not None:
             await asyncio.wait({connection.looking}, timeout=_PROCESS_S)
         self._last, self.process = connection, connection.process
+        self.has_booted = connection.has_booted
 
     async def _ask(self, connection: QmpConnection, request: Request) -> None:
         """Ask, and hang up with the answer if nothing else is to be asked."""

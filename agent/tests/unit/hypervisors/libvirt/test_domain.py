@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import libvirt
 import pytest
 
 from iokeel.core.values.counters import DriveId
@@ -30,9 +29,6 @@ class Handle:
 
     def ID(self) -> int:
         return 7
-
-    def state(self) -> list[int]:
-        return [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
 
     def XMLDesc(self, _flags: int) -> str:
         return self.xml

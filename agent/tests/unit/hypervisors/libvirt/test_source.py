@@ -155,9 +155,6 @@ class Host:
     def ID(self) -> int:
         return self.number
 
-    def state(self) -> list[int]:
-        return [libvirt.VIR_DOMAIN_RUNNING, libvirt.VIR_DOMAIN_RUNNING_BOOTED]
-
     def XMLDesc(self, _flags: int) -> str:
         if self.reading is not None:
             self.waits = True
