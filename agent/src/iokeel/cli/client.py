@@ -16,6 +16,7 @@ import msgspec
 
 from iokeel.errors import ConnectionLost
 from iokeel.report.records import (
+    API,
     HistoryReport,
     RecommendReport,
     Refusal,
@@ -45,12 +46,12 @@ _Query: TypeAlias = Sequence[tuple[str, str]]
 
 def vms(socket: Path) -> list[VmReport]:
     """Return the reports of all running VMs. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/vms", [], _VMS)
+    return _ask(socket, "vms", [], _VMS)
 
 
 def storages(socket: Path) -> list[StorageReport]:
     """Return the reports of all storages. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/storages", [], _STORAGES)
+    return _ask(socket, "storages", [], _STORAGES)
 
 
 def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
@@ -59,7 +60,7 @@ def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
     Raises IokeelError, ConnectionLost.
     """
     query = [("domain", domain), *([("target", target)] if target is not None else [])]
-    return _ask(socket, "/v1/why", query, _STEPS)
+    return _ask(socket, "why", query, _STEPS)
 
 
 def history(
@@ -75,12 +76,12 @@ def history(
     query = [("seconds", f"{seconds:g}"), *(("series", name) for name in series)]
     if drive is not None:
         query += zip(("domain", "target"), drive, strict=True)
-    return _ask(socket, "/v1/history", query, _HISTORY)
+    return _ask(socket, "history", query, _HISTORY)
 
 
 def rules(socket: Path) -> RulesReport:
     """Return the rules and the guests as rules see them. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/rules", [], _RULES)
+    return _ask(socket, "rules", [], _RULES)
 
 
 def recommend(
@@ -94,12 +95,12 @@ def recommend(
     query = [("seconds", str(seconds)), *(("domain", domain) for domain in domains)]
     if limit is not None:
         query.append(("limit", str(limit)))
-    return _ask(socket, "/v1/recommend", query, _RECOMMEND, _READS_S)
+    return _ask(socket, "recommend", query, _RECOMMEND, _READS_S)
 
 
 def report(socket: Path, seconds: int) -> WeeksReport:
     """Return the report of the last so many seconds. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/report", [("seconds", str(seconds))], _REPORT, _READS_S)
+    return _ask(socket, "report", [("seconds", str(seconds))], _REPORT, _READS_S)
 
 
 def _ask(
@@ -145,7 +146,7 @@ def _not_connected(error: OSError) -> tuple[str, str]:
 
 def _request(socket: Path, path: str, query: _Query, timeout_s: float) -> tuple[int, bytes]:
     with closing(_UnixConnection(socket, timeout_s)) as connection:
-        connection.request("GET", f"{path}?{urlencode(query)}")
+        connection.request("GET", f"{API}/{path}?{urlencode(query)}")
         response = connection.getresponse()
         return response.status, response.read()
 
