@@ -40,7 +40,7 @@ _SOURCES = {
 _PACKAGES = (".deb", ".whl")
 BUILD = "Iokeel-Build"
 # The rest are the Build-Depends of debian/control.
-_TOOLS = ("build-essential", "fakeroot", "fish", "lintian", "mount", "zsh")
+_TOOLS = ("build-essential", "fakeroot", "fish", "lintian", "mount", "systemd", "zsh")
 ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8")
 
 

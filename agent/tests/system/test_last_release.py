@@ -100,6 +100,7 @@ def check(agent: HostAgent) -> tuple[int, str]:
 def test_an_upgrade_and_the_way_back_never_lift_a_limit(
     host: Host, guests: dict[str, Watch]
 ) -> None:
+    agent: HostAgent
     with Former(host, TENANT) as agent:
         eventually(lambda: is_held("own", blkdeviotune(host, "own")))
         earned = eventually(lambda: agent.drive("own")["credit_s"] > 3 and agent.drive("own"))
