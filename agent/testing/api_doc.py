@@ -184,7 +184,8 @@ This is version {version} of the API. `/v1/settings` tells it as `api_version`. 
 - new words may come in texts, and new names in `binding`, `mode`, `limits_in_force` and `cgroup`;
 - the texts of `why`, of errors and of verdicts are for people, and may change.
 
-Whatever breaks this gets another version, and another prefix than `/v1` if both can't be served.
+Whatever breaks this gets another version, whose number is in its paths. An agent that is asked by
+another version answers with status 404, the version that it has, and the mend.
 `/v1/hook` is for the agent's own hook; it is not for others, and may change with it.
 
 Rates are in normalized I/O operations a second if a name ends with `_iops`, unless it begins with

@@ -1,3 +1,3 @@
 """iokeel: keep every guest's disk on an even keel."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

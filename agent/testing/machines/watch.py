@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from testing.machines.host import Host
 
-_FILE = "/tmp/watch.json"
 _SCRIPT = """
 import json, sys, time, libvirt
 libvirt.registerErrorHandler(lambda *_: None, None)
@@ -34,15 +33,17 @@ with open(sys.argv[2], "w") as out:
 @contextmanager
 def watch(machine: Host, guest: str) -> Iterator[list[dict[str, int]]]:
     """Sample the limits of a guest's vda; the list is filled at the end."""
-    machine.run("systemd-run", "--quiet", "--collect", "--unit=watch", "/usr/bin/python3", "-c",
-                _SCRIPT, guest, _FILE)  # fmt: skip
+    unit = f"watch-{guest}"
+    file = f"/tmp/{unit}.json"
+    machine.run("systemd-run", "--quiet", "--collect", f"--unit={unit}", "/usr/bin/python3", "-c",
+                _SCRIPT, guest, file)  # fmt: skip
     samples: list[dict[str, int]] = []
     try:
         yield samples
     finally:
-        machine.run("systemctl", "stop", "watch")
-    for line in machine.run("cat", _FILE).splitlines():
+        machine.run("systemctl", "stop", unit)
+    for line in machine.run("cat", file).splitlines():
         found = json.loads(line)
         assert isinstance(found, dict), f"libvirt didn't answer the watch: {found}"
         samples.append(found)
-    machine.run("rm", _FILE)
+    machine.run("rm", file)

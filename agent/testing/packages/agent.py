@@ -40,13 +40,13 @@ _SOURCES = {
 _PACKAGES = (".deb", ".whl")
 BUILD = "Iokeel-Build"
 # The rest are the Build-Depends of debian/control.
-_TOOLS = ("build-essential", "fakeroot", "fish", "lintian", "mount", "zsh")
+_TOOLS = ("build-essential", "fakeroot", "fish", "lintian", "mount", "systemd", "zsh")
 ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8")
 
 
-def build_root(codename: str) -> Path:
+def build_root(codename: str, project: Path = PROJECT) -> Path:
     """Return the root that packages of a distribution are built in; made at first use."""
-    control = (PROJECT / "agent/debian/control").read_text()
+    control = (project / "agent/debian/control").read_text()
     depends = re.search(r"^Build-Depends:\n((?: .*\n)+)", control, re.MULTILINE)
     assert depends is not None
     names = re.findall(r"^ ([a-z0-9-]+)", depends[1], re.MULTILINE)
@@ -54,12 +54,15 @@ def build_root(codename: str) -> Path:
     return debian.root(codename, sorted({*wanted, *_TOOLS}))
 
 
-def packages(codename: str) -> Path:
-    """Return the folder of a distribution's packages: .deb, .whl, and dpkg's own records."""
-    root = build_root(codename)
+def packages(codename: str, project: Path = PROJECT) -> Path:
+    """Return the folder of a distribution's packages: .deb, .whl, and dpkg's own records.
+
+    project: the checkout that they are built from.
+    """
+    root = build_root(codename, project)
     with tempfile.TemporaryDirectory(prefix="iokeel-source-") as scratch:
         tree = Path(scratch) / "iokeel"
-        _export(tree, codename)
+        _export(tree, codename, project)
         wheels = _wheels(codename, root, tree)
 
         def build(folder: Path) -> None:
@@ -80,16 +83,16 @@ def packages(codename: str) -> Path:
         return cached(f"packages-{codename}", [root.name, wheels.name, *_contents(tree)], build)
 
 
-def _export(tree: Path, codename: str) -> None:
+def _export(tree: Path, codename: str, project: Path) -> None:
     """Write the source package's tree, with the distribution's mark in the version."""
     for source, place in _SOURCES.items():
         to = tree / place
         to.parent.mkdir(parents=True, exist_ok=True)
-        if (PROJECT / source).is_dir():
+        if (project / source).is_dir():
             made = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(PROJECT / source, to, ignore=made)
+            shutil.copytree(project / source, to, ignore=made)
         else:
-            shutil.copy(PROJECT / source, to)
+            shutil.copy(project / source, to)
     changelog = tree / "debian/changelog"
     mark = f"~{DISTRIBUTIONS[codename]}"
     changelog.write_text(re.sub(r"\)", f"{mark})", changelog.read_text(), count=1))

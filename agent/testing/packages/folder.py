@@ -18,7 +18,7 @@ from testing.lab.roots.environment import NETWORK
 from testing.lab.roots.namespace import Namespace
 from testing.machines.root import hypervisor
 from testing.packages import page
-from testing.packages.agent import BUILD, DISTRIBUTIONS, packages
+from testing.packages.agent import BUILD, DISTRIBUTIONS, PROJECT, packages
 from testing.packages.qemu import MARK
 
 _OWN_VERSION = re.compile(r"(^Version: |\(= )([^)\n]+)", re.MULTILINE)
@@ -26,11 +26,16 @@ LATER = "later"
 """What `iokeel --version` says of a later version."""
 
 
-def package_folder(folder: Path, codenames: Iterable[str] = DISTRIBUTIONS) -> Path:
-    """Fill a folder with the agent's package for each distribution, and their checksums."""
+def package_folder(
+    folder: Path, codenames: Iterable[str] = DISTRIBUTIONS, project: Path = PROJECT
+) -> Path:
+    """Fill a folder with the agent's package for each distribution, and their checksums.
+
+    project: the checkout that they are built from.
+    """
     folder.mkdir(exist_ok=True)
     for codename in codenames:
-        (deb,) = packages(codename).glob("iokeel_*.deb")
+        (deb,) = packages(codename, project).glob("iokeel_*.deb")
         shutil.copy(deb, folder)
     return _summed(folder)
 

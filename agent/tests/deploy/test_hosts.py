@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from iokeel import __version__
 from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.hypervisors.iotune import highest_rate
 from testing.machines import guest
@@ -138,7 +139,7 @@ def test_check_mode_says_what_it_would_do_and_does_nothing(fleet: Fleet) -> None
     played = fleet.play("deploy.yml", "--check", "--diff")
     assert played.changed["hv12"] > 0
     assert played.changed["hv13"] > 0
-    assert "iokeel 0.1.0~deb13 would be installed (now: nothing)" in played.out
+    assert f"iokeel {__version__}~deb13 would be installed (now: nothing)" in played.out
     for name in fleet.machines:
         assert differences(fleet, name) == []
 
@@ -479,8 +480,8 @@ def test_an_upgrade_and_a_rollback_never_lift_a_limit(fleet: Fleet) -> None:
     with watch(machine, "db1") as samples:
         fleet.good("deploy.yml", iokeel_package=str(fleet.later))
         assert machine.run("iokeel", "--version") == f"iokeel {LATER}\n"
-        fleet.good("deploy.yml", iokeel_version="0.1.0")
-        assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
+        fleet.good("deploy.yml", iokeel_version=__version__)
+        assert machine.run("iokeel", "--version") == f"iokeel {__version__}\n"
     held(samples)
     assert fleet.good("deploy.yml").changed == {"hv12": 0, "hv13": 0}
 
@@ -490,13 +491,15 @@ def test_another_build_of_the_same_version_replaces_it(fleet: Fleet) -> None:
     other = later_folder(fleet.folder / "other", fleet.packages, mark="")
     given = {"iokeel_package": str(other)}
     planned = fleet.good("deploy.yml", "--check", **given)
-    assert "iokeel 0.1.0~deb13 would be installed (now: another build of it)" in planned.out
+    assert (
+        f"iokeel {__version__}~deb13 would be installed (now: another build of it)" in planned.out
+    )
     with watch(machine, "db1") as samples:
         fleet.good("deploy.yml", **given)
         assert machine.run("iokeel", "--version") == f"iokeel {LATER}\n"
         assert fleet.good("deploy.yml", **given).changed == {"hv12": 0, "hv13": 0}
         fleet.good("deploy.yml")
-        assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
+        assert machine.run("iokeel", "--version") == f"iokeel {__version__}\n"
     held(samples)
 
 
@@ -526,7 +529,7 @@ def test_a_package_that_was_changed_since_it_was_built_is_refused(fleet: Fleet) 
     played = fleet.play("deploy.yml", "--limit=hv13", iokeel_package=package)
     ((_, why),) = played.failures
     assert "isn't the one in" in why
-    assert fleet.machines["hv13"].run("iokeel", "--version") == "iokeel 0.1.0\n"
+    assert fleet.machines["hv13"].run("iokeel", "--version") == f"iokeel {__version__}\n"
 
 
 def test_a_disk_that_fills_up_in_mid_install_harms_nobody(fleet: Fleet) -> None:
@@ -616,12 +619,12 @@ def test_a_repository_serves_as_well_as_a_folder(fleet: Fleet) -> None:
         "uris": "file:/repository", "suites": ["./"], "components": [],
         "key": str(fleet.key),
     }  # fmt: skip
-    for version, changes in (("", True), ("", False), ("0.1.0", False)):
+    for version, changes in (("", True), ("", False), (__version__, False)):
         given = {"iokeel_package": "", "iokeel_version": version}
         played = fleet.play("deploy.yml", "--limit=hv12", **given)
         assert played.status == 0
         assert (played.changed["hv12"] > 0) == changes
-    assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
+    assert machine.run("iokeel", "--version") == f"iokeel {__version__}\n"
     assert show(machine, "ActiveState") == "active"
 
 
@@ -639,8 +642,8 @@ def test_a_damaged_host_keeps_its_version_though_the_repository_has_a_later_one(
         else:
             ((_, why),) = played.failures
             assert f"missing or changed, such as {lost}, and apt did not put them back" in why
-            assert "see that its sources have iokeel 0.1.0~deb12" in why
-    assert machine.run("iokeel", "--version") == "iokeel 0.1.0\n"
+            assert f"see that its sources have iokeel {__version__}~deb12" in why
+    assert machine.run("iokeel", "--version") == f"iokeel {__version__}\n"
 
 
 def test_a_page_of_a_repository_is_mended_and_has_the_version_that_is_named(fleet: Fleet) -> None:
@@ -649,7 +652,7 @@ def test_a_page_of_a_repository_is_mended_and_has_the_version_that_is_named(flee
     repository = {**repository, "uris": ["file:/later", "file:/repository"]}
     given = {"iokeel_package": "", "iokeel_page": True, "iokeel_repository": repository}
     words = ["--limit=hv12", "--tags=install"]
-    for version in ("0.1.0+1", "0.1.0"):
+    for version in (f"{__version__}+1", __version__):
         for changes in (True, False):
             played = fleet.play("deploy.yml", *words, iokeel_version=version, **given)
             assert (played.status, played.changed["hv12"] > 0) == (0, changes)
@@ -671,8 +674,9 @@ def test_of_two_pages_in_a_folder_the_version_says_which(fleet: Fleet) -> None:
     ((_, why),) = fleet.play("deploy.yml", *words, **given).failures
     assert "several packages" in why
     assert "`make packages-page`, or say which by iokeel_version" in why
-    played = fleet.play("deploy.yml", *words, iokeel_version="0.1.0", **given)
-    assert (played.status, "cockpit-iokeel 0.1.0 would be installed" in played.out) == (0, True)
+    played = fleet.play("deploy.yml", *words, iokeel_version=__version__, **given)
+    would = f"cockpit-iokeel {__version__} would be installed"
+    assert (played.status, would in played.out) == (0, True)
 
 
 def test_page_and_fleet_come_if_they_are_wanted_and_go_with_the_agent(fleet: Fleet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import re
 import shutil
 import subprocess
@@ -78,8 +79,26 @@ def test_runtime_lock_refuses_a_lock_file_that_lacks_a_library(tmp_path: Path) -
     assert raised.value.stderr == "runtime-lock: not in the lock file: msgspec\n"
 
 
-def test_version_of_the_packages_is_the_agents() -> None:
-    assert (DEBIAN / "changelog").read_text().startswith(f"iokeel ({iokeel.__version__}) ")
+def test_whatever_names_the_version_has_the_agents() -> None:
+    page = AGENT / "cockpit"
+    lock = json.loads((page / "package-lock.json").read_text())
+    said = {
+        "package": _newest(r"iokeel \((.*?)\)", DEBIAN / "changelog"),
+        "page's package": _newest(r"cockpit-iokeel \((.*?)\)", page / "debian/changelog"),
+        "docs": _newest(r"## (\S+)", AGENT.parent / "docs/changelog.md"),
+        "page": json.loads((page / "manifest.json").read_text())["version"],
+        "page's source": json.loads((page / "package.json").read_text())["version"],
+        "page's lock": lock["version"],
+        "page's lock, its root": lock["packages"][""]["version"],
+    }
+    assert said == dict.fromkeys(said, iokeel.__version__)
+
+
+def _newest(heading: str, changelog: Path) -> str:
+    """Return the version that a changelog's first heading names."""
+    found = re.search(rf"^{heading}(?!\S)", changelog.read_text(), re.MULTILINE)
+    assert found is not None
+    return found[1]
 
 
 def test_a_package_replaces_other_versions_for_its_own_distribution_alone(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from iokeel.errors import ConnectionLost
 from iokeel.report.records import (
+    API,
     HistoryReport,
     RecommendReport,
     Refusal,
@@ -37,12 +38,12 @@ _Query: TypeAlias = Sequence[tuple[str, str]]
 
 def vms(socket: Path) -> list[VmReport]:
     """Return the reports of all running VMs. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/vms", [], list[VmReport])
+    return _ask(socket, "vms", [], list[VmReport])
 
 
 def storages(socket: Path) -> list[StorageReport]:
     """Return the reports of all storages. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/storages", [], list[StorageReport])
+    return _ask(socket, "storages", [], list[StorageReport])
 
 
 def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
@@ -51,7 +52,7 @@ def why(socket: Path, domain: str, target: str | None) -> dict[str, list[str]]:
     Raises IokeelError, ConnectionLost.
     """
     query = [("domain", domain), *([("target", target)] if target is not None else [])]
-    return _ask(socket, "/v1/why", query, dict[str, list[str]])
+    return _ask(socket, "why", query, dict[str, list[str]])
 
 
 def history(
@@ -67,12 +68,12 @@ def history(
     query = [("seconds", f"{seconds:g}"), *(("series", name) for name in series)]
     if drive is not None:
         query += zip(("domain", "target"), drive, strict=True)
-    return _ask(socket, "/v1/history", query, HistoryReport)
+    return _ask(socket, "history", query, HistoryReport)
 
 
 def rules(socket: Path) -> RulesReport:
     """Return the rules and the guests as rules see them. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/rules", [], RulesReport)
+    return _ask(socket, "rules", [], RulesReport)
 
 
 def recommend(
@@ -86,12 +87,12 @@ def recommend(
     query = [("seconds", str(seconds)), *(("domain", domain) for domain in domains)]
     if limit is not None:
         query.append(("limit", str(limit)))
-    return _ask(socket, "/v1/recommend", query, RecommendReport, _READS_S)
+    return _ask(socket, "recommend", query, RecommendReport, _READS_S)
 
 
 def report(socket: Path, seconds: int) -> WeeksReport:
     """Return the report of the last so many seconds. Raises IokeelError, ConnectionLost."""
-    return _ask(socket, "/v1/report", [("seconds", str(seconds))], WeeksReport, _READS_S)
+    return _ask(socket, "report", [("seconds", str(seconds))], WeeksReport, _READS_S)
 
 
 def _ask(
@@ -137,7 +138,7 @@ def _not_connected(error: OSError) -> tuple[str, str]:
 
 def _request(socket: Path, path: str, query: _Query, timeout_s: float) -> tuple[int, bytes]:
     with closing(_UnixConnection(socket, timeout_s)) as connection:
-        connection.request("GET", f"{path}?{urlencode(query)}")
+        connection.request("GET", f"{API}/{path}?{urlencode(query)}")
         response = connection.getresponse()
         return response.status, response.read()
 

@@ -31,6 +31,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
+from iokeel import __version__
 from iokeel.config.settings import AgentConfig, Config
 from iokeel.core.values.policy import MOST_IOPS
 from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
@@ -43,6 +44,8 @@ from iokeel.report.metrics.prometheus import CONTENT_TYPE, Metrics
 from iokeel.report.promises import policy_report, settings_report, waits_of
 from iokeel.report.recommend import limits_of, recommend
 from iokeel.report.records import (
+    API,
+    API_VERSION,
     SERIES,
     SPAN_S,
     WEEK_S,
@@ -179,6 +182,7 @@ async def serve(api: Api, config: AgentConfig) -> AsyncIterator[None]:
     """
     public = [web.get("/metrics", _shared_metrics)]
     private = [web.route(route.method, route.path, route.handler) for route in ROUTES]
+    private.append(web.route("*", f"/v{{other:(?!{API_VERSION}/).*}}", _of_another_version))
     async with contextlib.AsyncExitStack() as stack:
         runner = await _runner(stack, api, private)
         await _opened(stack, partial(_open, stack, runner, config.socket), "socket", api.metrics)
@@ -548,6 +552,14 @@ async def _policy(request: web.Request) -> web.Response:
     return _json(report)
 
 
+async def _of_another_version(request: web.Request) -> web.Response:
+    """Refuse what is asked by another version of the API."""
+    what = f"answers by version {API_VERSION} of the API, and {shown(request.path)} is of another"
+    mend = "restart the agent after an upgrade; else ask by the command, or page, of its version"
+    error = IokeelError(f"the agent, iokeel {__version__}", what, mend)
+    return _refused(HTTPStatus.NOT_FOUND, error)
+
+
 async def _metrics(request: web.Request) -> web.Response:
     """The metrics of docs/metrics.md, in Prometheus' text format."""
     return _text(await _made(request.app[_API]))
@@ -592,16 +604,16 @@ class Route(NamedTuple):
 
 
 ROUTES = (
-    Route("GET", "/v1/host", _host, HostReport),
-    Route("GET", "/v1/vms", _vms, list[VmReport]),
-    Route("GET", "/v1/storages", _storages, list[StorageReport]),
-    Route("GET", "/v1/why", _why, dict[str, list[str]]),
-    Route("GET", "/v1/history", _history, HistoryReport),
-    Route("GET", "/v1/settings", _settings, SettingsReport),
-    Route("GET", "/v1/rules", _rules, RulesReport),
-    Route("GET", "/v1/recommend", _recommend, RecommendReport),
-    Route("GET", "/v1/report", _report, WeeksReport),
-    Route("POST", "/v1/policy", _policy, PolicyReport),
-    Route("POST", "/v1/hook", _hook, HookReport),
+    Route("GET", f"{API}/host", _host, HostReport),
+    Route("GET", f"{API}/vms", _vms, list[VmReport]),
+    Route("GET", f"{API}/storages", _storages, list[StorageReport]),
+    Route("GET", f"{API}/why", _why, dict[str, list[str]]),
+    Route("GET", f"{API}/history", _history, HistoryReport),
+    Route("GET", f"{API}/settings", _settings, SettingsReport),
+    Route("GET", f"{API}/rules", _rules, RulesReport),
+    Route("GET", f"{API}/recommend", _recommend, RecommendReport),
+    Route("GET", f"{API}/report", _report, WeeksReport),
+    Route("POST", f"{API}/policy", _policy, PolicyReport),
+    Route("POST", f"{API}/hook", _hook, HookReport),
     Route("GET", "/metrics", _metrics, None),
 )

@@ -15,6 +15,8 @@ from iokeel.errors import IokeelError
 
 #: The version of the API (docs/api.md): grows if a field goes, or changes its type or its meaning.
 API_VERSION = 1
+#: All its paths begin with it, so that who asks by another version is told, and misreads nothing.
+API = f"/v{API_VERSION}"
 
 
 class ErrorReport(Struct, kw_only=True):

@@ -3,6 +3,10 @@
 A later version may add fields, among limits too, each with a default that says what rows without it
 meant. An older one ignores fields that it doesn't know, and writes rows without them. A list, such
 as that of a mix, stays as long as it is: what is added to it goes into a field of its own.
+
+If a drive would lose a limit because an older version ignores a field, its row has a later version
+(`version_of`), and stands in tables that the older one doesn't know. So that one takes the limits
+in force as set by hand, and they stay.
 """
 
 from __future__ import annotations
@@ -84,7 +88,8 @@ class Kept(NamedTuple):
     """The part of a drive's state that is saved.
 
     qemu: None if its process isn't known. uuid: its VM's, because a name may pass to another; None
-    if it has none. apart: its limits hold reads and writes apart (core/measure/zeroes.py).
+    if it has none. apart: its limits hold reads and writes apart (core/measure/zeroes.py). version:
+    the row's.
     """
 
     policy: DrivePolicy | None
@@ -103,10 +108,30 @@ class Kept(NamedTuple):
     group: str | None = None
     uuid: str | None = None
     apart: bool = False
+    version: int = 1
+
+
+def version_of(last: LastGood | None) -> int:
+    """Return the version of a policy's row, and of the rows of the drives that it is for.
+
+    0.1.0 reads version 1. It ignores rules and the bounds that came after it, and would lift what
+    they hold; it would enforce a policy that is only observed.
+    """
+    if last is None:
+        return 1
+    policies = (*last.policy.drives.values(), last.policy.default)
+    by_rules = any(last.sources.values())
+    later = by_rules or last.policy.mode or any(p and p.has_bounds for p in policies)
+    return 2 if later else 1
 
 
 def kept_of(
-    known: DriveState, qemu: Qemu | None = None, uuid: str | None = None, *, exact: bool = False
+    known: DriveState,
+    qemu: Qemu | None = None,
+    uuid: str | None = None,
+    version: int = 1,
+    *,
+    exact: bool = False,
 ) -> Kept:
     """Return the part of a drive's state that is saved. exact: credit to the second."""
     sent = known.sent
@@ -128,6 +153,7 @@ def kept_of(
         sent.group,
         uuid,
         known.pricing.apart,
+        version,
     )
 
 

@@ -41,6 +41,7 @@ from iokeel.store.rows import (
     state_of,
     storage_of,
     storage_text,
+    version_of,
 )
 from iokeel.words.quoting import shown_path
 
@@ -54,7 +55,8 @@ V = TypeVar("V")
 #: The version of the tables and rows, as PRAGMA user_version; files from before it have 0. It only
 #: grows if an older agent can't go on with the file. It can if tables, columns with a default and
 #: fields (rows.py) are added, and if what changes its meaning gets a new name, because it
-#: ignores what it doesn't know. Of a file with a later version, it takes the rows that it can read
+#: ignores what it doesn't know. Rows that it would misread stand in tables of a version of their
+#: own (drives_2). Of a file with a later version, it takes the rows that it can read
 #: into a new one. A later version has to be in the file itself (a checkpoint), not only in its log,
 #: for `check` to see it.
 VERSION = 1
@@ -86,25 +88,63 @@ _DRIVES = _select("drives", "domain", "target", "state")
 _CGROUPS = _select("cgroups", "path", "state")
 _POLICIES = _select("policies", "domain", "text")
 _STORAGES = _select("storages", "name", "text")
+_DRIVES_2 = _select("drives_2", "domain", "target", "state")
+_POLICIES_2 = _select("policies_2", "domain", "text")
 _LEAVING = _select("leaving", "name", "socket")
 _TABLES = f"{_select('tables', 'kind', 'name', 'text')} ORDER BY rowid"  # the latest last
+_SCHEMA = (
+    "drives (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))",
+    "drives_2 (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))",
+    "cgroups (path TEXT PRIMARY KEY, state TEXT)",
+    "policies (domain TEXT PRIMARY KEY, text TEXT)",
+    "policies_2 (domain TEXT PRIMARY KEY, text TEXT)",
+    "storages (name TEXT PRIMARY KEY, text TEXT)",
+    "leaving (name TEXT PRIMARY KEY, socket TEXT)",
+    "tables (kind TEXT, name TEXT, text TEXT, PRIMARY KEY (kind, name))",
+)
+_HAND = "limits in force now count as set by hand"
+_UNREAD = "the VM's policy counts only once it can be read again"
 # What follows if a row of what these queries read can't be used.
 _LOST = {
-    _DRIVES: "limits in force now count as set by hand",
+    _DRIVES: _HAND,
+    _DRIVES_2: _HAND,
     _CGROUPS: "cgroups keep what they have now",
-    _POLICIES: "the VM's policy counts only once it can be read again",
+    _POLICIES: _UNREAD,
+    _POLICIES_2: _UNREAD,
     _STORAGES: "what the storage has taught is forgotten",
     _LEAVING: "the VM's drives keep the limits that they have",
     _TABLES: "what it said holds no longer",
 }
+
+
+def _put(table: str, *columns: str) -> str:
+    """Return a statement that writes a row of a table."""
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT OR REPLACE INTO {table} ({', '.join(columns)}) VALUES ({marks})"
+
+
 # The statements that write what these queries read.
 _PUT = {
-    _DRIVES: "INSERT OR REPLACE INTO drives (domain, target, state) VALUES (?, ?, ?)",
-    _CGROUPS: "INSERT OR REPLACE INTO cgroups (path, state) VALUES (?, ?)",
-    _POLICIES: "INSERT OR REPLACE INTO policies (domain, text) VALUES (?, ?)",
-    _STORAGES: "INSERT OR REPLACE INTO storages (name, text) VALUES (?, ?)",
-    _LEAVING: "INSERT OR REPLACE INTO leaving (name, socket) VALUES (?, ?)",
-    _TABLES: "INSERT OR REPLACE INTO tables (kind, name, text) VALUES (?, ?, ?)",
+    _DRIVES: _put("drives", "domain", "target", "state"),
+    _DRIVES_2: _put("drives_2", "domain", "target", "state"),
+    _CGROUPS: _put("cgroups", "path", "state"),
+    _POLICIES: _put("policies", "domain", "text"),
+    _POLICIES_2: _put("policies_2", "domain", "text"),
+    _STORAGES: _put("storages", "name", "text"),
+    _LEAVING: _put("leaving", "name", "socket"),
+    _TABLES: _put("tables", "kind", "name", "text"),
+}
+
+
+_DRIVE, _DOMAIN = "WHERE domain = ? AND target = ?", "WHERE domain = ?"
+# By the rows' version: the query that reads them, and the statement that deletes one.
+_OF_DRIVES = {
+    1: (_DRIVES, f"DELETE FROM drives {_DRIVE}"),
+    2: (_DRIVES_2, f"DELETE FROM drives_2 {_DRIVE}"),
+}
+_OF_POLICIES = {
+    1: (_POLICIES, f"DELETE FROM policies {_DOMAIN}"),
+    2: (_POLICIES_2, f"DELETE FROM policies_2 {_DOMAIN}"),
 }
 
 
@@ -139,6 +179,20 @@ class _Changes(Generic[K, V]):
         saved.update(self.new)
         for key in self.gone:
             del saved[key]
+
+
+def _of_versions(
+    versions: Mapping[int, tuple[str, str]],
+    rows: Sequence[tuple[int, tuple[str, ...]]],
+    gone: Collection[tuple[str, ...]],
+) -> Iterator[_Statement]:
+    """Yield the statements that write rows, each into the table of its version and no other.
+
+    rows: each with its version; their text is last. gone: the keys of rows to delete.
+    """
+    for version, (query, delete) in versions.items():
+        yield delete, [*gone, *(row[:-1] for of, row in rows if of != version)]
+        yield _PUT[query], [row for of, row in rows if of == version]
 
 
 def _of_tables(tables: Mapping[TableId, str | None]) -> tuple[_Statement, _Statement]:
@@ -247,7 +301,8 @@ class StateStore:
 
     def load(self) -> dict[DriveId, DriveState]:
         """Return the saved states; none, and a line in the log, if they can't be used."""
-        rows = self._read(_DRIVES)
+        # An older agent wrote those of version 1 last, if both have a row.
+        rows = [*self._read(_DRIVES_2), *self._read(_DRIVES)]
         known = {}
         self.processes.clear()
         self.uuids.clear()
@@ -260,7 +315,7 @@ class StateStore:
             except NOT_OURS as error:
                 self._cant_use(_DRIVES, f"{drive}: {type(error).__name__}: {error}")
         self.policies.clear()
-        for domain, text in self._read(_POLICIES):
+        for domain, text in [*self._read(_POLICIES_2), *self._read(_POLICIES)]:
             self._saved_policies[domain] = None
             try:
                 last = self._saved_policies[domain] = policy_of(text)
@@ -420,9 +475,7 @@ class StateStore:
         exact: bool,
     ) -> bool:
         sent = {
-            drive: kept_of(
-                known, self._qemu_of(drive.domain), self.uuids.get(drive.domain), exact=exact
-            )
+            drive: self._kept_of(drive.domain, known, exact)
             for drive, known in drives.items()
             if known.sent.limits is not None
         }
@@ -439,16 +492,22 @@ class StateStore:
             return False
         try:
             self._write(
-                (
-                    _PUT[_DRIVES],
-                    [(*drive, drive_text(kept)) for drive, kept in of_drives.new.items()],
+                *_of_versions(
+                    _OF_DRIVES,
+                    [
+                        (kept.version, (*drive, drive_text(kept)))
+                        for drive, kept in of_drives.new.items()
+                    ],
+                    of_drives.gone,
                 ),
-                ("DELETE FROM drives WHERE domain = ? AND target = ?", [*of_drives.gone]),
-                (
-                    _PUT[_POLICIES],
-                    [(domain, policy_text(last)) for domain, last in of_policies.new.items()],
+                *_of_versions(
+                    _OF_POLICIES,
+                    [
+                        (version_of(last), (domain, policy_text(last)))
+                        for domain, last in of_policies.new.items()
+                    ],
+                    [(domain,) for domain in of_policies.gone],
                 ),
-                ("DELETE FROM policies WHERE domain = ?", [(d,) for d in of_policies.gone]),
                 (_PUT[_STORAGES], [*of_storages.new.items()]),
                 ("DELETE FROM storages WHERE name = ?", [(name,) for name in of_storages.gone]),
                 (_PUT[_LEAVING], [*of_leaving.new.items()]),
@@ -464,9 +523,11 @@ class StateStore:
         self._saved_tables = tables
         return True
 
-    def _qemu_of(self, domain: str) -> Qemu | None:
-        process = self.processes.get(domain)
-        return None if process is None else Qemu(process, self._boot)
+    def _kept_of(self, domain: str, known: DriveState, exact: bool) -> Kept:
+        process, uuid = self.processes.get(domain), self.uuids.get(domain)
+        qemu = None if process is None else Qemu(process, self._boot)
+        version = version_of(self.policies.get(uuid or domain))
+        return kept_of(known, qemu, uuid, version, exact=exact)
 
     def keep_tables(self, config: Config) -> Config:
         """Save a configuration's tables, and return it with the last good ones that it lacks.
@@ -604,26 +665,8 @@ class StateStore:
                 # more than the last policies and tables: those before them are in force again.
                 database.execute("PRAGMA journal_mode = WAL")
                 database.execute("PRAGMA synchronous = NORMAL")
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS drives"
-                    " (domain TEXT, target TEXT, state TEXT, PRIMARY KEY (domain, target))"
-                )
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS cgroups (path TEXT PRIMARY KEY, state TEXT)"
-                )
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS policies (domain TEXT PRIMARY KEY, text TEXT)"
-                )
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS storages (name TEXT PRIMARY KEY, text TEXT)"
-                )
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS leaving (name TEXT PRIMARY KEY, socket TEXT)"
-                )
-                database.execute(
-                    "CREATE TABLE IF NOT EXISTS tables"
-                    " (kind TEXT, name TEXT, text TEXT, PRIMARY KEY (kind, name))"
-                )
+                for table in _SCHEMA:
+                    database.execute(f"CREATE TABLE IF NOT EXISTS {table}")
             except BaseException:
                 database.close()
                 raise

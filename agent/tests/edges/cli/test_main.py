@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from iokeel import __version__
 from testing.agents import IOKEEL, NOBODY, Agent, Done, iokeel
 from testing.waiting import eventually
 from tests.unit.cli.reports import drive, vm
@@ -672,7 +673,7 @@ def test_help_is_no_error(words: list[str]) -> None:
 
 
 def test_version() -> None:
-    assert iokeel("--version") == Done(0, "iokeel 0.1.0\n", "")
+    assert iokeel("--version") == Done(0, f"iokeel {__version__}\n", "")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import contextlib
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from testing.fleet import etcd as real
 from testing.fleet.budgets import set_budget
 from testing.fleet.monitor import Monitor, settled, sockets
 from testing.hypervisors.iotune import TOLERANCE
+from testing.packages.last_release import environment
 from testing.processes import end
 from testing.waiting import eventually
 
@@ -74,9 +75,17 @@ def show(agent: Agent) -> None:
 
 @contextlib.contextmanager
 def hosts(
-    folder: Path, urls: tuple[str, ...], *names: str, budget: int = BUDGET, tables: str = ""
+    folder: Path,
+    urls: tuple[str, ...],
+    *names: str,
+    budget: int = BUDGET,
+    tables: str = "",
+    former: Collection[str] = (),
 ) -> Iterator[tuple[dict[str, Host], Monitor]]:
-    """Start hosts, and a monitor. tables: more of each agent's configuration."""
+    """Start hosts, and a monitor.
+
+    tables: more of each agent's configuration. former: the hosts with the last release's agent.
+    """
     there: dict[str, Host] = {}
     with contextlib.ExitStack() as stack:
         for name in names:
@@ -85,6 +94,8 @@ def hosts(
             qemu, _ = start_qemu(own)
             stack.callback(end, qemu)
             agent = Agent(own, configure(name, own, urls) + tables)
+            if name in former:
+                agent.environment = environment()
             stack.callback(show, agent)
             stack.callback(agent.end)
             agent.start()
@@ -144,6 +155,18 @@ def test_a_dead_agents_host_stays_charged_and_others_divide_the_rest(
         there["c"].agent.start()
         there["c"].limit(BUDGET, 250)
         eventually(settled(monitor, a=500, b=BUDGET - 1000, c=500), PATIENCE_S)
+
+
+@pytest.mark.parametrize("former", ["a", "b"])
+def test_the_last_releases_agent_and_this_one_share_a_budget(
+    tmp_path: Path, etcd: real.Etcd, former: str
+) -> None:
+    """Whichever has signed in first and coordinates."""
+    with hosts(tmp_path, etcd.urls, "a", "b", former={former}) as (there, monitor):
+        eventually(begun(monitor), PATIENCE_S)
+        assert there["a"].agent.metrics()[COORDINATED] == 1
+        there["b"].limit(BUDGET, 250)
+        eventually(settled(monitor, a=BUDGET - 500, b=500), PATIENCE_S)
 
 
 def test_hosts_go_to_their_floors_without_etcd_and_a_hanging_agent_stays_charged(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import sqlite3
@@ -175,6 +176,39 @@ def test_a_domains_policy_is_loaded_until_it_goes(
         again = StateStore(Path(name))
         again.load()
     assert again.policies == {"uuid-1": policy}
+
+
+OWN = LastGood(DomainPolicy({"vda": DrivePolicy(limit=400)}), "uuid-1", {"vda limit": ""})
+#: Policies that the last release would misread, so that limits would go or come.
+MISREAD = {
+    "by a rule": OWN._replace(sources={"vda limit": "io1"}),
+    "only bytes": OWN._replace(policy=DomainPolicy({"vda": DrivePolicy(max_bytes=9)})),
+    "observed": OWN._replace(policy=replace(OWN.policy, mode="observe")),
+}
+
+
+@pytest.mark.parametrize("last", MISREAD.values(), ids=MISREAD)
+def test_what_an_older_version_would_misread_stands_where_it_does_not_look(
+    store: StateStore, tmp_path: Path, last: LastGood
+) -> None:
+    def filled() -> dict[str, int]:
+        with contextlib.closing(sqlite3.connect(tmp_path / FILE)) as database:
+            tables = ("drives", "policies", "drives_2", "policies_2")
+            counts = {t: database.execute(f"SELECT count(*) FROM {t}") for t in tables}
+            return {t: count for t, found in counts.items() for [count] in found if count}
+
+    of_older = {"drives": 1, "policies": 1}
+    of_this = {"drives_2": 1, "policies_2": 1}
+    for policy, tables in ((last, of_this), (OWN, of_older), (last, of_this)):
+        store.policies["uuid-1"], store.uuids["db1"] = policy, "uuid-1"
+        store.save({VDA: SET}, whole=True)
+        store._close()  # only the agent itself reads it meanwhile
+        assert filled() == tables
+        assert store.load().keys() == {VDA}
+        assert store.policies == {"uuid-1": policy}
+    del store.policies["uuid-1"]
+    store.save({}, whole=True)
+    assert (store.load(), store.policies) == ({}, {})
 
 
 storages = st.builds(
