@@ -8,7 +8,7 @@ COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/pyth
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup law prerequisites packages packages-agent packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-bench test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc api-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-archive packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-bench test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc api-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -114,7 +114,7 @@ check: setup ## Check style and types
 	$(BIN)/ruff format --check --config agent/pyproject.toml agent benchmarks playbooks libvirt-hooks/qemu.d/50-iokeel
 	$(BIN)/mypy --config-file agent/pyproject.toml agent/src agent/tests agent/testing benchmarks playbooks agent/debian
 	$(BIN)/mypy --config-file agent/pyproject.toml libvirt-hooks/qemu.d/50-iokeel
-	shellcheck agent/prerequisites .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/debian agent/testing benchmarks qemu-patches)
+	shellcheck agent/prerequisites .ci/run $$(git grep -lE '^#!.*\b(ba)?sh' -- agent/archive agent/debian agent/testing benchmarks qemu-patches)
 
 tree: setup ## Print the agent's modules, each with the first line of its docstring
 	@$(RUN) testing.tree
@@ -180,10 +180,13 @@ bench-qemu: setup ## Measure the QEMU patches against stock QEMU
 bench-sim: law ## Run the law on random hosts, and on a day of 100 drives and an hour of 5,000 (hours)
 	$(COMPILED) benchmarks.law.random_hosts
 
-packages: packages-agent packages-qemu ## Build all Debian packages into build/packages (half an hour)
+packages: packages-agent packages-archive packages-qemu ## Build all Debian packages into build/packages (half an hour)
 
 packages-agent: setup ## Build the agent's Debian packages (DISTRIBUTION=bookworm: one; 2 minutes)
 	$(RUN) testing.packages.agent $(DISTRIBUTION)
+
+packages-archive: setup ## Build one archive for any Linux with systemd and Python 3.11 (3 minutes)
+	$(RUN) testing.packages.archive
 
 packages-qemu: setup ## Build Debian 13's QEMU packages with the patches (half an hour)
 	$(RUN) testing.packages.qemu

@@ -4,7 +4,7 @@
     runtime_lock.py AGENT_FOLDER [TOOL...]
 
 The lock's comments ("# via") say which libraries need each one. Tools for tests are left out, and
-libvirt-python, because the distribution's own fits its libvirt.
+libvirt-python unless it is named, because the distribution's own fits its libvirt.
 """
 
 import re
@@ -32,11 +32,12 @@ def runtime_lock(lock: str, direct: set[str]) -> str:
         - wanted
     ):
         wanted = wanted | more
-    return "".join(entries[name][0] for name in sorted(wanted - FROM_DISTRIBUTION))
+    return "".join(entries[name][0] for name in sorted(wanted))
 
 
 if __name__ == "__main__":
     folder, *tools = Path(sys.argv[1]), *sys.argv[2:]
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    names = {re.split(r"[^a-z0-9-]", wanted)[0] for wanted in tools or project["dependencies"]}
-    print(runtime_lock((folder / "requirements.lock").read_text(), names), end="")
+    names = {re.split(r"[^a-z0-9-]", wanted)[0] for wanted in project["dependencies"]}
+    wanted = {*tools} or names - FROM_DISTRIBUTION
+    print(runtime_lock((folder / "requirements.lock").read_text(), wanted), end="")

@@ -37,7 +37,7 @@ _SOURCES = {
     "docs": "docs",
     "libvirt-hooks": "libvirt-hooks",
 }
-_PACKAGES = (".deb", ".whl")
+_PACKAGES = (".deb", ".gz", ".rpm", ".whl")
 BUILD = "Iokeel-Build"
 # The rest are the Build-Depends of debian/control.
 _TOOLS = ("build-essential", "fakeroot", "fish", "lintian", "mount", "systemd", "zsh")
@@ -80,7 +80,7 @@ def packages(codename: str, project: Path = PROJECT) -> Path:
             for made in (*tree.parent.glob("iokeel_*"), *tree.glob("debian/build/*.whl")):
                 shutil.copy(made, folder)
 
-        return cached(f"packages-{codename}", [root.name, wheels.name, *_contents(tree)], build)
+        return cached(f"packages-{codename}", [root.name, wheels.name, *contents(tree)], build)
 
 
 def _export(tree: Path, codename: str, project: Path) -> None:
@@ -105,13 +105,14 @@ def stamp(tree: Path) -> None:
     The version of two builds may be the same. dpkg keeps the field, so a host can tell them apart.
     """
     digest = hashlib.sha256()
-    for part in _contents(tree):
+    for part in contents(tree):
         digest.update(part.encode() if isinstance(part, str) else part)
     control = tree / "debian/control"
     control.write_text(f"{control.read_text()}XB-{BUILD}: {digest.hexdigest()[:16]}\n")
 
 
-def _contents(tree: Path) -> list[str | bytes]:
+def contents(tree: Path) -> list[str | bytes]:
+    """Return the names, modes and contents of all files below a folder."""
     files = sorted(path for path in tree.rglob("*") if path.is_file())
     named = (
         (f"{file.relative_to(tree)} {file.stat().st_mode}", file.read_bytes()) for file in files
@@ -162,9 +163,7 @@ def put(folder: Path, to: Path = PROJECT / "build/packages") -> None:
 def _any_version(file: str) -> str:
     """Return a pattern of a package's files of any version, for the same distribution."""
     gap = "_" if file.endswith(".deb") else "-"
-    package, version, rest = file.split(gap, 2)
-    _, *mark = version.partition("~deb")
-    return gap.join([package, f"*{''.join(mark)}", rest])
+    return re.sub(rf"(?<={gap})[^{gap}]+?(?=~deb|{gap}|\.tar\.)", "*", file, count=1)
 
 
 def main(codenames: list[str]) -> None:

@@ -115,7 +115,7 @@ def add_page(folder: Path, codename: str) -> None:
 
     def download(to: Path) -> None:
         (to / "partial").mkdir()
-        with _networked(root, {Path("/debs"): to}) as inside:
+        with networked(root, {Path("/debs"): to}) as inside:
             inside.run(["apt-get", "-qq", "update"], timeout=600)
             inside.run(
                 ["apt-get", "-qq", "install", "--yes", "--no-install-recommends", "--download-only",
@@ -130,7 +130,8 @@ def add_page(folder: Path, codename: str) -> None:
     _summed(folder)
 
 
-def _networked(root: Path, folders: Mapping[Path, Path]) -> Namespace:
+def networked(root: Path, folders: Mapping[Path, Path]) -> Namespace:
+    """Return a root with the network, and with folders that it may write, by their paths inside."""
     lent = [Path(path) for path in NETWORK if Path(path).exists()]
     binds = {path: (path, "ro") for path in lent} | {at: (to, "rw") for at, to in folders.items()}
     return Namespace(Path(tempfile.mkdtemp(prefix="lab-")), root, binds)
@@ -146,7 +147,7 @@ def qemu_folder(folder: Path, mark: str = MARK) -> Path:
     root = hypervisor("trixie")
 
     def download(to: Path) -> None:
-        with _networked(root, {Path("/debs"): to}) as inside:
+        with networked(root, {Path("/debs"): to}) as inside:
             inside.run(["apt-get", "-qq", "update"], timeout=600)
             inside.run(["env", "--chdir=/debs", "apt-get", "-qq", "download", *names], timeout=600)
 

@@ -13,7 +13,9 @@ from testing.playbooks.run import inventory, play
 
 LOCAL = {"ansible_connection": "local", "ansible_become": False}
 # Those that copy a package file to the host.
-INSTALLING = ("install.yml", "page.yml", "patched_qemu.yml")
+# Each with what installs it.
+INSTALLING = dict.fromkeys(("install.yml", "page.yml", "patched_qemu.yml"), "- apt-get\n")
+INSTALLING["archive.yml"] = "/setup', 'install'"
 
 
 @pytest.mark.parametrize("damage", ["none", "changed", "not listed", "no sums"])
@@ -53,7 +55,7 @@ def test_a_package_file_that_is_not_the_one_that_was_built_is_refused(
 def test_each_copy_of_a_package_file_is_compared_before_it_is_installed(file: str) -> None:
     text = (ROLE / "tasks" / file).read_text()
     copied, compared = text.index("ansible.builtin.copy:"), text.index(": checksums.yml")
-    assert copied < compared < text.index("- apt-get\n")
+    assert copied < compared < text.index(INSTALLING[file])
 
 
 def test_no_other_task_copies_a_package_file() -> None:

@@ -125,6 +125,7 @@ def test_the_service_may_talk_to_etcd_and_to_who_reads_metrics(
 
 
 PACKAGE = "{{ inventory_dir }}/iokeel_1~deb99_amd64.deb"
+ARCHIVE = {"iokeel_install": "archive"}
 
 # What is refused, and the words that say so.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -163,6 +164,28 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"iokeel_package": PACKAGE, "iokeel_version": "1.0"},
         "iokeel_1~deb99_amd64.deb isn't iokeel_version 1.0: leave that out",
     ),
+    "how": ({"iokeel_install": "wheels"}, "iokeel_install must be one of: packages, archive"),
+    "archive": (ARCHIVE, "set iokeel_package to the file that `make packages-archive` builds"),
+    "archive_file": (
+        {**ARCHIVE, "iokeel_package": "/x/iokeel-1.tar.gz"},
+        "iokeel-1.tar.gz isn't there: build it with `make packages-archive`",
+    ),
+    "archive_folder": (
+        {**ARCHIVE, "iokeel_package": "/x"}, "/x has no archive iokeel-VERSION.tar.gz: build it"
+    ),
+    "archive_version": (
+        {**ARCHIVE, "iokeel_package": "{{ inventory_dir }}/iokeel-1.tar.gz", "iokeel_version": "2"},
+        "iokeel-1.tar.gz isn't iokeel_version 2: leave that out",
+    ),
+    "archive_page": ({**ARCHIVE, "iokeel_page": True}, "iokeel_page needs iokeel_install to be"),
+    "python": (
+        {**ARCHIVE, "iokeel_python": "/nonexistent"},
+        "/nonexistent doesn't run: install Python 3.11 or later, and name it by iokeel_python",
+    ),
+    "old_python": (
+        {**ARCHIVE, "iokeel_python": "{{ inventory_dir }}/old"},
+        "/old is Python 3.9, and iokeel needs 3.11: install python3.11 or later, and name it by",
+    ),
 }  # fmt: skip
 
 
@@ -188,7 +211,10 @@ def refusals(tmp_path_factory: pytest.TempPathFactory) -> Played:
     hosts = {name: {**LOCAL, **variables} for name, (variables, _) in REFUSED.items()}
     hosts["gone"] = {"ansible_host": "127.0.0.1", "ansible_port": free_port()}
     folder = tmp_path_factory.mktemp("refused")
-    (folder / PACKAGE.rpartition("/")[2]).touch()
+    for name in (PACKAGE.rpartition("/")[2], "iokeel-1.tar.gz"):
+        (folder / name).touch()
+    (folder / "old").write_text("#!/bin/sh\necho 3.9\n")
+    (folder / "old").chmod(0o755)
     return play("deploy.yml", inventory(folder, hosts), "--check")
 
 
@@ -340,6 +366,35 @@ def test_only_an_agent_that_is_not_the_service_is_refused(tmp_path: Path) -> Non
     refused = {host for host, why in played.failures if "an agent runs that isn't iokeel.s" in why}
     assert refused == {"foreign", "restarting"}
     assert {host for host, _ in played.failures} == own.keys(), "for their missing package"
+
+
+def test_a_host_has_the_agent_from_packages_or_from_the_archive_and_not_from_both(
+    tmp_path: Path,
+) -> None:
+    for host, dpkg in {
+        "archive": "",
+        "package": "installed 1 x",
+        "removed": "config-files 1 x",
+    }.items():
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "dpkg-query").write_text(f"#!/bin/sh\nprintf '{dpkg}'\n")
+        (tmp_path / host / "dpkg-query").chmod(0o755)
+    (tmp_path / "archive/sums").touch()
+    own = f"{tmp_path}/{{{{ inventory_hostname }}}}"
+    playbook = tasks_alone(tmp_path, "preflight", own)
+    # Each names nothing to install, so that one that isn't refused for this is for that.
+    names = ("archive", "package", "removed")
+    hosts = {name: {**LOCAL, "iokeel_package": "/x"} for name in names}
+    refused: dict[str, str] = {}
+    for install in ("packages", "archive"):
+        played = play(playbook, inventory(tmp_path, hosts), iokeel_install=install,
+                      __iokeel_sums=f"{own}/sums")  # fmt: skip
+        assert {host for host, _ in played.failures} == hosts.keys()
+        refused |= {host: why for host, why in played.failures if "run remove.yml and then" in why}
+        assert len(refused) == (1 if install == "packages" else 3), played.failures
+    assert "has iokeel from the archive: set iokeel_install to archive, or" in refused["archive"]
+    assert "has iokeel as a package: set iokeel_install to packages, or" in refused["package"]
+    assert "has iokeel as a package: " in refused["removed"]
 
 
 def test_only_a_libvirt_that_does_not_answer_is_refused_and_no_missing_virsh(
