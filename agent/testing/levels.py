@@ -28,7 +28,13 @@ _ESSENTIAL = (
     "tests/system/test_hook.py",
     "tests/system/test_vm_limit.py",
 )
-_LONG = ("tests/unit/core/fleet/test_model.py", "tests/unit/core/test_random_hosts.py")
+_LONG = (
+    "tests/edges/cli/test_platforms.py",
+    "tests/edges/fleet/test_agents.py::test_the_last_releases_agent",
+    "tests/unit/core/fleet/test_model.py",
+    "tests/unit/core/measure/test_zeroes.py::test_zeroes_stop_a_drive",
+    "tests/unit/core/test_random_hosts.py",
+)
 _BENCH = "tests/lab/test_bench_"
 _JUDGE = "tests/lab/test_bench_virtual.py"  # compares the law with the committed figures
 _DISKSIM = Path(__file__).parents[2] / "benchmarks/disksim"
