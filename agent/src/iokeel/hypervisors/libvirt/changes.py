@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
+from functools import partial
 from weakref import WeakValueDictionary
 
 from iokeel.hypervisors.pace import Pace
 
-# As many as have threads (calls.py). One that hangs must not delay the next.
+# As many as have threads (calls.py). One that hangs must not delay the next, so it counts once.
 _AT_ONCE = 64
 log = logging.getLogger(__name__)
 
@@ -35,7 +36,8 @@ class Changes:
         self._read = read
         self._stale: set[str] = set()
         self._due: deque[str] = deque()  # those that needn't wait any more
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()  # those that are due while they are being read
         self._is_followed = False
         self._reading: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._pace = Pace()
@@ -62,7 +64,7 @@ class Changes:
             await asyncio.Event().wait()
         finally:
             self._is_followed = False
-            for task in self._tasks:
+            for task in self._tasks.values():
                 task.cancel()
 
     async def read(self, name: str) -> None:
@@ -81,13 +83,17 @@ class Changes:
     def _start(self) -> None:
         while self._is_followed and self._due and len(self._tasks) < _AT_ONCE:
             name = self._due.popleft()
-            if name in self._stale:  # else it was read meanwhile
-                task = asyncio.create_task(self.read(name))
-                self._tasks.add(task)
-                task.add_done_callback(self._ended)
+            if name in self._tasks:
+                self._again.add(name)
+            elif name in self._stale:  # else it was read meanwhile
+                self._tasks[name] = task = asyncio.create_task(self.read(name))
+                task.add_done_callback(partial(self._ended, name))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _ended(self, name: str, _task: asyncio.Task[None]) -> None:
+        del self._tasks[name]
+        if name in self._again:
+            self._again.discard(name)
+            self._due.append(name)
         self._start()
 
 

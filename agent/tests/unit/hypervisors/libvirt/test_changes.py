@@ -66,6 +66,23 @@ async def test_changes_while_a_domain_is_read_have_it_read_once_more() -> None:
         assert not changes._stale
 
 
+async def test_domains_that_hang_and_go_on_to_change_keep_no_other_waiting() -> None:
+    reader = Reader()
+    names = [f"db{i}" for i in range(40)]
+    reader.hangs = {*names}
+    changes = Changes(reader.read)
+    async with followed(changes):
+        for _ in range(2):
+            for name in names:
+                changes.add(name)
+            await asyncio.sleep(0)
+        changes.add("web")
+        await until(lambda: reader.reads["web"])
+        assert reader.reads == dict.fromkeys([*names, "web"], 1)
+        reader.go_on.set()
+        await until(lambda: reader.reads == {**dict.fromkeys(names, 2), "web": 1})
+
+
 async def test_however_many_names_are_told_few_are_read_at_once_and_none_is_lost() -> None:
     reader = Reader()
     names = {f"db{i}" for i in range(1000)}
