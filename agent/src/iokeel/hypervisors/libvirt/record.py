@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from iokeel.core.enforce.look import is_ours
-from iokeel.core.values.limits import FIELDS, ThrottleLimits
+from iokeel.core.enforce.pricing import fallback_of
+from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.state import DriveState, Verdict
 from iokeel.libvirt_xml.domain import DomainXml
 from iokeel.rules.platform import Found
@@ -44,32 +45,33 @@ def free(known: Known) -> Collection[str]:
 def set_by_platform(
     xml: DomainXml,
     known: Known,
+    in_force: Mapping[str, ThrottleLimits | None],
     in_qemu: Mapping[str, ThrottleLimits | None],
     given: Mapping[str, Found],
 ) -> dict[str, ThrottleLimits]:
     """Return the limits that a platform has set since the agent's were in force, by target.
 
-    in_qemu: as QEMU tells them. given: what the platform gave before. libvirt and QEMU have to
-    agree, as they don't after a snapshot was reverted, or if limits were set past libvirt. And the
-    agent's own have to have been seen in force in this QEMU: until then, another agent's may be.
-    A platform that sets some values only leaves the agent's others in place; these aren't its.
+    in_force: as last known of this QEMU. in_qemu: as QEMU tells them. given: what the platform gave
+    before. libvirt and QEMU have to agree, as they don't after a snapshot was reverted, or if
+    limits were set past libvirt. And the agent's own have to have been in force in this QEMU: until
+    then, another agent's may be. A platform that sets some values only leaves the agent's others in
+    place; these aren't its.
     """
     orders = [drive.sent for drive in known.values() if drive.sent.limits is not None]
     found = {}
     for disk in xml.drives:
         told, drive = xml.told(disk), known.get(disk.target)
-        if told is None or drive is None or drive.sent.carried_out is None:
+        if told is None or drive is None:
             continue
-        seen = in_qemu.get(disk.target)
-        if seen is None or seen.stock != told or any(is_ours(told, sent) for sent in orders):
+        # The law looks at them a tick after they were set, and the platform may set its own before.
+        sent, seen = drive.sent.seen(in_force.get(disk.target)), in_qemu.get(disk.target)
+        ours, was = sent.carried_out, given.get(disk.target) or ThrottleLimits()
+        if ours is None or seen is None or seen.stock != told:
             continue
-        ours, was = drive.sent.carried_out, given.get(disk.target) or ThrottleLimits()
-        kept = {name: getattr(was, name) for name in FIELDS if _is_left(name, told, ours)}
+        if any(is_ours(told, order) for order in orders):
+            continue
+        stock = ours if ours.cost_read is None else fallback_of(ours)
+        left = {*told.items()} & ({*ours.items()} | {*stock.items()})
+        kept = {name: getattr(was, name) for name, value in left if value is not None}
         found[disk.target] = ThrottleLimits.of({**dict(told.items()), **kept})
     return found
-
-
-def _is_left(name: str, told: ThrottleLimits, ours: ThrottleLimits) -> bool:
-    """Return whether a value is one of the agent's that somebody else's change has left."""
-    value = getattr(told, name)
-    return value is not None and value == getattr(ours, name)

@@ -1,0 +1,77 @@
+"""What a platform sets beside the agent, by what libvirt, QEMU and the law's memory say."""
+
+from __future__ import annotations
+
+import pytest
+
+from iokeel.core.enforce.pricing import fallback_of
+from iokeel.core.values.curve import DEFAULT_MODEL
+from iokeel.core.values.limits import ThrottleLimits
+from iokeel.core.values.state import NEW, Sent
+from iokeel.hypervisors.libvirt.record import set_by_platform
+from iokeel.libvirt_xml.domain import parse_domain
+
+SOLD = ThrottleLimits(iops_total=700)
+FIRST = ThrottleLimits(iops_total=536, iops_size=6889)
+NEXT = ThrottleLimits(iops_total=600, iops_size=8192)
+EXACT = ThrottleLimits(
+    iops_total=700, cost_read=DEFAULT_MODEL.read, cost_write=DEFAULT_MODEL.write, idle_credit_ms=10
+)
+OTHERS = ThrottleLimits(iops_total=400, iops_size=6889)  # another agent's
+
+
+def platform_set(
+    told: ThrottleLimits,
+    sent: Sent,
+    in_force: ThrottleLimits | None,
+    in_qemu: ThrottleLimits | None = None,
+) -> ThrottleLimits | None:
+    """Return what a platform has set, if anything. in_qemu: None for what libvirt tells."""
+    iotune = f"""<iotune><total_iops_sec>{told.iops_total or 0}</total_iops_sec>
+        <total_bytes_sec>{told.bps_total or 0}</total_bytes_sec>
+        <size_iops_sec>{told.iops_size or 0}</size_iops_sec></iotune>"""
+    xml = parse_domain(f"""<domain><name>db1</name><devices><disk>
+        <target dev='vda'/><alias name='virtio-disk0'/>{iotune}</disk></devices></domain>""")
+    known = {"vda": NEW._replace(sent=sent)}
+    found = set_by_platform(
+        xml, known, {"vda": in_force}, {"vda": in_qemu or told}, {"vda": SOLD}
+    )  # fmt: skip
+    return found.get("vda")
+
+
+@pytest.mark.parametrize(
+    ("sent", "in_force"),
+    [
+        pytest.param(Sent(FIRST), FIRST, id="before the law sees its first order in force"),
+        pytest.param(Sent(FIRST, carried_out=FIRST), FIRST, id="after it did"),
+        pytest.param(Sent(FIRST, carried_out=FIRST), None, id="after a restart of the agent"),
+        pytest.param(Sent(FIRST, NEXT, carried_out=NEXT), FIRST, id="before it sees a later one"),
+    ],
+)
+def test_a_platform_that_sets_one_value_has_set_that_one(
+    sent: Sent, in_force: ThrottleLimits | None
+) -> None:
+    told = FIRST._replace(iops_total=300)
+    assert platform_set(told, sent, in_force) == ThrottleLimits(iops_total=300)
+    told = FIRST._replace(bps_total=10**6)
+    assert platform_set(told, sent, in_force) == SOLD._replace(bps_total=10**6)
+
+
+def test_values_of_a_fallback_are_the_agents_too() -> None:
+    told = fallback_of(EXACT)._replace(iops_total=200)  # not one for less of the same
+    assert platform_set(told, Sent(EXACT), EXACT) == ThrottleLimits(iops_total=200)
+
+
+@pytest.mark.parametrize(
+    ("told", "sent", "in_force", "in_qemu"),
+    [
+        pytest.param(OTHERS, Sent(FIRST), OTHERS, None, id="another agent's, before our first"),
+        pytest.param(FIRST, Sent(FIRST), FIRST, None, id="ours"),
+        pytest.param(FIRST, Sent(NEXT, FIRST), FIRST, None, id="ours, before the next"),
+        pytest.param(OTHERS, Sent(FIRST), FIRST, FIRST, id="libvirt's alone"),
+    ],
+)
+def test_what_may_not_be_a_platforms_is_not(
+    told: ThrottleLimits, sent: Sent, in_force: ThrottleLimits, in_qemu: ThrottleLimits | None
+) -> None:
+    assert platform_set(told, sent, in_force, in_qemu) is None
