@@ -33,7 +33,8 @@ with open(sys.argv[1], "w") as out:
                     limits = {k: v for k, v in domain.blockIoTune(target).items() if v}
                     at = time.monotonic()
                     counts = domain.blockStats(target)[:4]
-                    print(json.dumps([*key, there[key], at, limits, counts]), file=out, flush=True)
+                    sample = [*key, there[key], at, time.monotonic(), limits, counts]
+                    print(json.dumps(sample), file=out, flush=True)
             except libvirt.libvirtError:
                 there = {key: since for key, since in there.items() if key[1] != domain.ID()}
         looked, found = now, there
@@ -45,10 +46,13 @@ with open(sys.argv[1], "w") as out:
 class Sample:
     """A disk at one moment: its age, the limits in force, and what it had done by then.
 
-    requests, size_bytes: since its QEMU's start, reads and writes together.
+    late_s: its age when the counters had come, which may be long after they were asked for, while
+    libvirt does something else with the guest. requests, size_bytes: since its QEMU's start, reads
+    and writes together.
     """
 
     age_s: float
+    late_s: float
     limits: dict[str, int | str]
     requests: int
     size_bytes: int
@@ -89,13 +93,13 @@ class Disk:
 
     @property
     def highest_rate(self) -> float:
-        """The highest normalized rate that it did over a second, once it had to be held."""
-        highest, before = 0.0, self._later()
-        for now in list(before):
-            while now.age_s - before[0].age_s >= 2:
-                before.pop(0)
-            then = before[0]
-            if (passed_s := now.age_s - then.age_s) >= 1:
+        """The highest normalized rate that it surely did over a second, once it had to be held."""
+        highest, begun, samples = 0.0, 0, self._later()
+        for number, now in enumerate(samples):
+            while begun + 1 < number and now.late_s - samples[begun + 1].age_s >= 1:
+                begun += 1
+            then = samples[begun]
+            if begun < number and (passed_s := now.late_s - then.age_s) >= 1:
                 requests = now.requests - then.requests
                 kib = (now.size_bytes - then.size_bytes) / 1024
                 highest = max(highest, (requests and requests * cost(kib / requests)) / passed_s)
@@ -116,9 +120,10 @@ class Watch:
         runs: dict[int, dict[str, Disk]] = {}
         lines = self._machine.run("grep", "--no-messages", uuid, _FILE, check=False).splitlines()
         for line in lines:
-            _, number, target, since, at, limits, counts = json.loads(line)
+            _, number, target, since, at, came, limits, counts = json.loads(line)
             read, read_bytes, written, written_bytes = counts
-            sample = Sample(at - since, limits, read + written, read_bytes + written_bytes)
+            sizes = read_bytes + written_bytes
+            sample = Sample(at - since, came - since, limits, read + written, sizes)
             runs.setdefault(number, {}).setdefault(target, Disk()).samples.append(sample)
         return list(runs.values())
 
