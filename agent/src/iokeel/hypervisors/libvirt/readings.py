@@ -305,17 +305,5 @@ def read_counters(handle: Any, xml: DomainXml) -> Mapping[str, Counters]:
     answer = ask_often(handle, json.dumps({"execute": "query-blockstats"}), _BLOCK_STATS)
     at_ns = time.monotonic_ns()
     targets = {disk.alias: disk.target for disk in xml.hidden}
-    found: dict[str, Counters] = {}
-    for drive in answer.drives if answer is not None else ():
-        target, stats = targets.get(target_of(drive.qdev, drive.device)), drive.stats
-        if target is not None:
-            found[target] = Counters(
-                at_ns,
-                stats.rd_operations,
-                stats.rd_bytes,
-                stats.wr_operations,
-                stats.wr_bytes,
-                stats.rd_total_time_ns,
-                stats.wr_total_time_ns,
-            )
-    return found
+    asked = {targets.get(target_of(d.qdev, d.device)): d for d in answer.drives} if answer else {}
+    return {target: drive.counters(at_ns) for target, drive in asked.items() if target is not None}

@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from iokeel.core.values.counters import Counters, ThrottleCounters
 from iokeel.core.values.limits import AVERAGES, UNLIMITED, Abilities, ThrottleLimits
 from iokeel.host.network_storage import address, socket_url
 from iokeel.hypervisors.qemu.bounds import Count, Name, Number
@@ -186,6 +187,25 @@ class BlockStats(msgspec.Struct, gc=False):
     qdev: Name = ""
     device: Name = ""
     node_name: Name = msgspec.field(default="", name="node-name")
+
+    def counters(self, at_ns: int, throttle: ThrottleCounters | None = None) -> Counters:
+        """Return its counters as the law reads them, with those of its throttle group."""
+        stats = self.stats
+        return Counters(
+            at_ns,
+            stats.rd_operations,
+            stats.rd_bytes,
+            stats.wr_operations,
+            stats.wr_bytes,
+            stats.rd_total_time_ns,
+            stats.wr_total_time_ns,
+            throttle,
+            stats.flush_operations,
+            stats.flush_total_time_ns,
+            stats.unmap_operations,
+            stats.unmap_bytes,
+            stats.unmap_total_time_ns,
+        )
 
 
 class Object(msgspec.Struct, gc=False):

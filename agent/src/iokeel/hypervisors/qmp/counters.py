@@ -200,7 +200,7 @@ class DriveCounters:
         if len(drives) != len(ids):
             self._find_anew()
         for drive in drives:
-            stats, name = drive.stats, (drive.qdev, drive.device)
+            name = (drive.qdev, drive.device)
             try:
                 identity = ids[name]
             except KeyError:
@@ -209,21 +209,7 @@ class DriveCounters:
             if identity is not None:
                 if drive.node_name != nodes.get(name, drive.node_name):
                     self._find_anew()
-                found[identity] = Counters(
-                    now_ns,
-                    stats.rd_operations,
-                    stats.rd_bytes,
-                    stats.wr_operations,
-                    stats.wr_bytes,
-                    stats.rd_total_time_ns,
-                    stats.wr_total_time_ns,
-                    self._throttles.get(identity),
-                    stats.flush_operations,
-                    stats.flush_total_time_ns,
-                    stats.unmap_operations,
-                    stats.unmap_bytes,
-                    stats.unmap_total_time_ns,
-                )
+                found[identity] = drive.counters(now_ns, self._throttles.get(identity))
 
     def _take_groups(self, groups: list[Group]) -> None:
         now_ns = time.monotonic_ns()

@@ -43,7 +43,8 @@ XML = """
 """
 STATS = {
     "rd_operations": 1, "rd_bytes": 2, "wr_operations": 3, "wr_bytes": 4,
-    "rd_total_time_ns": 5, "wr_total_time_ns": 6,
+    "rd_total_time_ns": 5, "wr_total_time_ns": 6, "flush_operations": 7, "flush_total_time_ns": 8,
+    "unmap_operations": 9, "unmap_bytes": 10, "unmap_total_time_ns": 11,
 }  # fmt: skip
 
 
@@ -185,7 +186,7 @@ def test_its_counters_are_those_of_query_blockstats(qemu: Qemu) -> None:
     xml = parse_domain(XML).with_hidden(qemu.hidden())
     ((target, counters),) = read_counters(None, xml).items()
     assert target == "NVME0"
-    assert counters[1:7] == (1, 2, 3, 4, 5, 6)
+    assert counters[1:] == (1, 2, 3, 4, 5, 6, None, 7, 8, 9, 10, 11)
 
 
 def test_a_domain_forgets_those_that_have_gone() -> None:
