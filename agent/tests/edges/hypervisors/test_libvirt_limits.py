@@ -136,6 +136,22 @@ async def test_limits_that_somebody_sets_while_the_agent_does_are_read_again(
     await setting
     assert domains["db1"].info.drives["vda"].in_force == OURS  # until it is read again
     assert changed == (["db1"] if read_again else [])
+    # What the agent's own may have overwritten.
+    others = {"vda": {name: value or 0 for name, value in THEIRS.items()}}
+    assert limits.by_others("db1") == (others if read_again else {})
+    assert limits.by_others("db1") == {}
+
+
+async def test_an_order_that_failed_and_comes_late_is_nobody_elses() -> None:
+    class Silent(Slow):
+        async def call_domain(self, *_: Any, **__: Any) -> Any:
+            raise ConnectionLost("db1", "no answer in 5 s", "")
+
+    limits = LimitsInForce(running(), Silent(), SourceNews(), lambda _: None)
+    with pytest.raises(ConnectionLost):
+        await limits.set_limits(VDA, OURS, 30.0)
+    limits.tuned("db1", event(OURS))
+    assert limits.by_others("db1") == {}
 
 
 async def test_a_drives_next_limits_may_be_sent_before_the_last_are_in_force() -> None:
@@ -161,16 +177,22 @@ async def test_it_counts_what_somebody_sets_while_a_domain_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "values",
+    ("values", "told"),
     [
-        event(UNLIMITED) | {"blkdeviotune.disk": "/img"},  # libvirt takes a disk's path, too
-        {"blkdeviotune.disk": "vda", "blkdeviotune.total_iops_sec": 50},  # the rest stays
-        event(THEIRS) | {"blkdeviotune.group_name": "other"},
+        (  # libvirt takes a disk's path, too
+            event(UNLIMITED) | {"blkdeviotune.disk": "/img"},
+            {"/img": {name: 0 for name, _ in UNLIMITED.items()}},
+        ),
+        (  # the rest stays
+            {"blkdeviotune.disk": "vda", "blkdeviotune.total_iops_sec": 50},
+            {"vda": {"iops_total": 50}},
+        ),
+        (event(THEIRS) | {"blkdeviotune.group_name": "other"}, {}),
     ],
     ids=["a path", "some fields", "another group"],
 )
 async def test_an_event_that_does_not_tell_a_drives_limits_has_the_domain_read_again(
-    values: dict[str, object],
+    values: dict[str, object], told: dict[str, dict[str, int]]
 ) -> None:
     domains, changed = running(), list[str]()
     limits = LimitsInForce(domains, Slow(), SourceNews(), changed.append)
@@ -179,6 +201,7 @@ async def test_an_event_that_does_not_tell_a_drives_limits_has_the_domain_read_a
     assert changed == ["db1"]
     assert limits.changes("db1") != before  # a reading from before is too old
     assert domains["db1"].info.drives["vda"].in_force == UNLIMITED  # until it is read again
+    assert limits.by_others("db1") == told
 
 
 async def test_an_event_of_limits_that_are_in_force_has_nothing_read_again() -> None:

@@ -108,6 +108,7 @@ class LimitsInForce:
         # Those being set now, each with its fallback.
         self._setting: dict[DriveId, list[tuple[ThrottleLimits, ThrottleLimits | None]]] = {}
         self._tunings: Counter[str] = Counter()  # TUNABLE events with other limits, by domain
+        self._others: dict[str, dict[str, dict[str, int]]] = {}  # these limits, by domain and disk
 
     async def set_limits(self, drive: DriveId, limits: ThrottleLimits, timeout_s: float) -> None:
         """Put limits in force through blkdeviotune, or through the drive's own throttle group.
@@ -194,6 +195,7 @@ class LimitsInForce:
         """Forget a domain that no longer runs."""
         self._limits.pop(name, None)
         self._tunings.pop(name, None)
+        self._others.pop(name, None)
         kept = (*self._reached, *self._fallbacks, *self._failed)
         for drive in [drive for drive in kept if drive.domain == name]:
             self._reached.pop(drive, None)
@@ -250,7 +252,7 @@ class LimitsInForce:
         drive = DriveId(name, str(told["disk"]))
         known = self._known(drive)
         if known is None or "group_name" in told or not told.keys() >= _ALL_LIMITS:
-            self._tunings[name] += 1
+            self._note_others(name, told)
             self._changed(name)
             return
         limits = from_libvirt(told)
@@ -263,13 +265,29 @@ class LimitsInForce:
         in_force = self._with_patched(drive, limits)
         changed = known.in_force != in_force
         if all(limits != ours for ours, _ in setting) if setting else changed:
-            self._tunings[name] += 1
+            self._note_others(name, told)
         if changed and self._follows_platform(drive):
             self._changed(name)  # not to be put back before it is read
         elif changed:
             self._reached.pop(drive, None)  # its group may be another one now
             self._note(drive, in_force)
             self._news.on_change(name)
+
+    def _note_others(self, name: str, told: Mapping[str, object]) -> None:
+        self._tunings[name] += 1
+        disk = str(told["disk"])
+        is_late = self.may_be_set(DriveId(name, disk), from_libvirt(told))  # the agent's own
+        if not is_late and "group_name" not in told:  # a disk that has moved has its new group's
+            limits = self._others.setdefault(name, {}).setdefault(disk, {})
+            names = LIBVIRT_NAMES.items()
+            limits |= {k: n for k, of in names if isinstance(n := told.get(of), int)}
+
+    def by_others(self, name: str) -> Mapping[str, Mapping[str, int]]:
+        """Return the limits that others have set since the last call, as events told them.
+
+        They are by target or path. The agent's own may have overwritten them.
+        """
+        return self._others.pop(name, {})
 
     def read_again(
         self,

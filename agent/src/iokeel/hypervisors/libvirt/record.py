@@ -48,6 +48,7 @@ def set_by_platform(
     in_force: Mapping[str, ThrottleLimits | None],
     in_qemu: Mapping[str, ThrottleLimits | None],
     given: Mapping[str, Found],
+    events: Mapping[str, Mapping[str, int]],
 ) -> dict[str, ThrottleLimits]:
     """Return the limits that a platform has set since the agent's were in force, by target.
 
@@ -55,7 +56,8 @@ def set_by_platform(
     before. libvirt and QEMU have to agree, as they don't after a snapshot was reverted, or if
     limits were set past libvirt. And the agent's own have to have been in force in this QEMU: until
     then, another agent's may be. A platform that sets some values only leaves the agent's others in
-    place; these aren't its.
+    place; these aren't its. events: by target or path, what others have set by libvirt's events,
+    which the agent's may have overwritten before they were read.
     """
     orders = [drive.sent for drive in known.values() if drive.sent.limits is not None]
     found = {}
@@ -68,8 +70,11 @@ def set_by_platform(
         ours, was = sent.carried_out, given.get(disk.target) or ThrottleLimits()
         if ours is None or seen is None or seen.stock != told:
             continue
+        event = events.get(disk.target) or events.get(disk.path or "") or {}
         if any(is_ours(told, order) for order in orders):
-            continue
+            told = ThrottleLimits.of({**dict(told.items()), **event})
+            if any(is_ours(told, order) for order in orders):
+                continue
         stock = ours if ours.cost_read is None else fallback_of(ours)
         left = {*told.items()} & ({*ours.items()} | {*stock.items()})
         kept = {name: getattr(was, name) for name, value in left if value is not None}

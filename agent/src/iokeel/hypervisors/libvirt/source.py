@@ -441,7 +441,8 @@ class LibvirtSource(SourceNews):
         overtaken = before is not None and self._limits.changes(name) != changes
         if not overtaken:
             limits = {t: d.in_force for t, d in before.info.drives.items()} if before else {}
-            new = set_by_platform(xml, known, limits, in_qemu, self._policies.given(name))
+            given, events = self._policies.given(name), self._limits.by_others(name)
+            new = set_by_platform(xml, known, limits, in_qemu, given, events if before else {})
             late = {t for t in new if self._limits.may_be_set(DriveId(name, t), told[t])}
             if self._policies.adopt(name, {t: new[t] for t in new.keys() - late}):
                 policy, policy_error = self._policies.read(xml, text, last)

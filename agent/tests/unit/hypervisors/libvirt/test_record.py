@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pytest
 
 from iokeel.core.enforce.pricing import fallback_of
@@ -25,17 +28,17 @@ def platform_set(
     sent: Sent,
     in_force: ThrottleLimits | None,
     in_qemu: ThrottleLimits | None = None,
+    events: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> ThrottleLimits | None:
     """Return what a platform has set, if anything. in_qemu: None for what libvirt tells."""
     iotune = f"""<iotune><total_iops_sec>{told.iops_total or 0}</total_iops_sec>
         <total_bytes_sec>{told.bps_total or 0}</total_bytes_sec>
         <size_iops_sec>{told.iops_size or 0}</size_iops_sec></iotune>"""
-    xml = parse_domain(f"""<domain><name>db1</name><devices><disk>
+    xml = parse_domain(f"""<domain><name>db1</name><devices><disk type='file'><source file='/img'/>
         <target dev='vda'/><alias name='virtio-disk0'/>{iotune}</disk></devices></domain>""")
     known = {"vda": NEW._replace(sent=sent)}
-    found = set_by_platform(
-        xml, known, {"vda": in_force}, {"vda": in_qemu or told}, {"vda": SOLD}
-    )  # fmt: skip
+    limits, in_qemu = {"vda": in_force}, in_qemu or told
+    found = set_by_platform(xml, known, limits, {"vda": in_qemu}, {"vda": SOLD}, events)
     return found.get("vda")
 
 
@@ -55,6 +58,18 @@ def test_a_platform_that_sets_one_value_has_set_that_one(
     assert platform_set(told, sent, in_force) == ThrottleLimits(iops_total=300)
     told = FIRST._replace(bps_total=10**6)
     assert platform_set(told, sent, in_force) == SOLD._replace(bps_total=10**6)
+
+
+@pytest.mark.parametrize("disk", ["vda", "/img"])
+def test_what_the_agents_own_overwrote_before_it_was_read_is_the_platforms(disk: str) -> None:
+    events = {disk: {"iops_total": 300}}
+    for told in (NEXT, NEXT._replace(iops_total=300)):
+        found = platform_set(told, Sent(NEXT, FIRST, carried_out=FIRST), NEXT, events=events)
+        assert found == ThrottleLimits(iops_total=300)
+    later = NEXT._replace(iops_total=900)  # its event is to come
+    found = platform_set(later, Sent(NEXT), NEXT, events=events)
+    assert found == ThrottleLimits(iops_total=900)
+    assert platform_set(NEXT, Sent(NEXT), NEXT, events={"vdb": {"iops_total": 300}}) is None
 
 
 def test_values_of_a_fallback_are_the_agents_too() -> None:

@@ -888,7 +888,7 @@ async def test_nothing_is_kept_of_a_domain_that_has_gone(host: Host) -> None:
         source._limits.tuned("db1", {"blkdeviotune.disk": "vda", "blkdeviotune.total_iops_sec": 5})
         await source.set_limits(VDA, EXACT, 30.0)
         await source.sample(None, 30.0)
-        assert _kept_of_db1(source) == {
+        assert _kept_of_db1(source) >= {  # until it is read again, what others set, too
             *("_domains", "_limits", "_reached", "_fallbacks", "_orders", "_tunings")
         }
         host.running.clear()
