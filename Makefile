@@ -8,7 +8,7 @@ COMPILED := PYTHONPATH=$(CURDIR)/build/law:$(CURDIR)/agent:$(CURDIR) $(BIN)/pyth
 # So that a module is compiled once, and not by each process: `make test` starts a thousand.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup law prerequisites packages packages-agent packages-archive packages-qemu packages-page page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-bench test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc api-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
+.PHONY: help setup law prerequisites packages packages-agent packages-archive packages-qemu packages-page packages-rpm page node demo demo-verdicts chaos field hostile fleet test test-unit test-rest test-bench test-all house fuzz molecule test-page test-deploy test-openstack test-qemu test-exact check tree metrics-doc api-doc dashboard policy-schema role-doc clean bench bench-real bench-full bench-agent bench-backstop bench-calibrate bench-disksim bench-feedback bench-fleet bench-io-latency bench-qemu bench-retune bench-sim
 .DELETE_ON_ERROR:
 
 help: ## Show this help
@@ -63,6 +63,7 @@ test: setup ## Test what matters most, with real libvirt, QEMU, fio and etcd (8 
 
 # The law's own tests are run with the law compiled, too, in the time that the others leave.
 test-rest: setup # What .ci/run runs beyond test
+	@agent/prerequisites rpm rpmlint
 	@mkdir -p build; (chrt --idle 0 sh -c '$(TEST_COMPILED)' >build/test-compiled.log 2>&1) & compiled=$$!; \
 	($(TESTS) -m "thorough and not booted and not bench" $(FOLDERS)); rest=$$?; \
 	wait $$compiled; compiled=$$?; cat build/test-compiled.log; exit $$((rest ? rest : compiled))
@@ -92,6 +93,7 @@ test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (
 	cd agent && ../$(BIN)/python -m pytest tests/page
 
 test-deploy: setup page ## Build the packages, and test them and Ansible's role on booted machines
+	agent/prerequisites rpm rpmlint
 	cd agent && ../$(BIN)/python -m pytest tests/deploy tests/system/test_virtqemud.py
 
 test-openstack: setup ## Test the agent beside a real OpenStack and its servers (8 minutes; half an hour at first)
@@ -187,6 +189,10 @@ packages-agent: setup ## Build the agent's Debian packages (DISTRIBUTION=bookwor
 
 packages-archive: setup ## Build one archive for any Linux with systemd and Python 3.11 (3 minutes)
 	$(RUN) testing.packages.archive
+
+packages-rpm: setup ## Build rpm packages of that archive, for EL 9 and 10 (4 minutes)
+	agent/prerequisites rpm
+	$(RUN) testing.packages.rpm
 
 packages-qemu: setup ## Build Debian 13's QEMU packages with the patches (half an hour)
 	$(RUN) testing.packages.qemu

@@ -156,6 +156,9 @@ def test_an_upgrade_mends_keeps_the_configuration_and_deletes_what_is_gone(
     (later / f"files{OLD_PAGE}").rename(later / f"files{NEW_PAGE}")
     # As on a host with SELinux, whose policy would not let virtqemud run the hook.
     good(root, "ln -s /bin/true /usr/local/bin/selinuxenabled")
+    # As on EL 9, whose own Python is too old, with another one beside it.
+    good(root, "printf '#!/bin/sh\\necho 3.9\\n' >/tmp/python; chmod +x /tmp/python; "
+               "mv /tmp/python /usr/bin/python3")  # fmt: skip
     said = good(
         root,
         f"echo '# mine' >{CONFIG}; "
@@ -165,6 +168,7 @@ def test_an_upgrade_mends_keeps_the_configuration_and_deletes_what_is_gone(
     good(root, f"rm /usr/local/bin/selinuxenabled; test ! -e {HOOK}")
     assert good(root, f"{SETUP} verify; cat {CONFIG}") == "9.9 later\n# mine\n"
     good(root, f"test ! -e {OLD_PAGE} -a -e {NEW_PAGE}")
+    assert good(root, "head -1 /usr/bin/iokeel") == "#!/usr/bin/python3.11 -IS\n"
 
 
 def test_a_removal_keeps_the_configuration_and_a_purge_leaves_no_trace(
