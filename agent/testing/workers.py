@@ -3,7 +3,7 @@
 A test marked `alone` measures a time or a rate. Such tests run last, and one at a time; what their
 fixtures start may start beside another's. If some of a test's own steps needn't be alone, it asks
 for the fixture `alone`, and enters it for those that must be. Tests that only compute take no time
-that another process wants.
+that another process wants, so they run beside those that are alone.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -52,11 +53,25 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests that want to be alone last, and give time to those that wait for others."""
-    items.sort(key=_wants_to_be_alone)
+    """Put tests that want to be alone last, and give time to those that wait for others.
+
+    Those that only compute come between them, so that not all workers wait for their turn.
+    """
+    alone = [item for item in items if _wants_to_be_alone(item)]
+    compute = [item for item in items if _computes(item) and not _wants_to_be_alone(item)]
+    items[:] = [item for item in items if not (_wants_to_be_alone(item) or _computes(item))]
+    modules = [[*tests] for _, tests in groupby(alone, lambda item: _module(item.nodeid))] or [[]]
+    a_module = len(compute) / len(modules)
+    for number, tests in enumerate(modules):
+        items += tests
+        items += compute[round(number * a_module) : round((number + 1) * a_module)]
     for item in items:
         if _wants_to_be_alone(item) or _computes(item):
             item.add_marker(pytest.mark.timeout(_WAITING_TIMEOUT_S), append=False)
+
+
+def _module(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
 
 
 def _wants_to_be_alone(item: pytest.Item) -> bool:
@@ -130,7 +145,7 @@ def _scopes(collection: Iterable[str]) -> dict[str, str]:
     """Return each test's scope. What a module has among the last tests is a scope of its own."""
     found, pieces, previous = {}, Counter[str](), ""
     for nodeid in collection:
-        module = nodeid.partition("::")[0]
+        module = _module(nodeid)
         if module != previous:
             pieces[module] += 1
             previous = module

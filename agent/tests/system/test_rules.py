@@ -24,7 +24,7 @@ from testing.lab.image import image
 from testing.waiting import eventually
 from tests.system.rig import blkdeviotune, set_metadata
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(600)
 
 RULES = """
 [[rules]]
@@ -105,6 +105,7 @@ def rules(agent: HostAgent, *words: str | Path) -> tuple[int, str]:
     return process.returncode, out
 
 
+@pytest.mark.alone
 def test_a_server_is_held_to_its_flavors_class_from_each_start_on(host: Host, cloud: Cloud) -> None:
     """Five lines of rules, and no word of iokeel in the domain."""
     with HostAgent(host, RULES + REST) as agent:
@@ -134,9 +135,9 @@ def test_an_xml_without_any_policy_lifts_nothing(host: Host, cloud: Cloud) -> No
     """Not even if it says nothing of the platform any more, and the agent starts anew."""
     with HostAgent(host, RULES) as agent:
         cloud.start("io1.large")
-        cloud.in_time(SILVER)
+        eventually(cloud.is_held(SILVER))
         cloud.start(None)
-        cloud.in_time(SILVER)
+        eventually(cloud.is_held(SILVER))
         assert agent.says("no rule gives a policy of vda, the tenant any more, as rule io1 did")
         assert agent.metrics()['iokeel_domain_policy_valid{domain="server"}'] == 0
         agent.stop()
@@ -173,7 +174,7 @@ burst = "platform"
 def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cloud: Cloud) -> None:
     with HostAgent(host, SOLD) as agent:
         cloud.start("io1.large", iotune={"total_iops_sec": 700})
-        cloud.in_time(700)
+        eventually(cloud.is_held(700))
         assert "size_iops_sec" in blkdeviotune(host, "server"), "it is normalized"
         eventually(lambda: "urn:iokeel:found" in host.virsh("dumpxml", "server"))
         found = host.virsh("metadata", "server", "--uri", "urn:iokeel:found:1")
@@ -189,7 +190,7 @@ def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cl
         assert 'total_iops_sec="700"' in host.virsh("dumpxml", "server")
 
         cloud.start("io1.large", iotune={"total_iops_sec": 300})  # another offering
-        cloud.in_time(300)
+        eventually(cloud.is_held(300))
         # Without a policy the platform's own figures are back, and no word of ours is left.
         rules_before = agent.config.read_text()
         agent.config.write_text(rules_before.replace(SOLD, NONE))
@@ -209,7 +210,7 @@ def test_what_the_platform_sells_is_kept_on_record_and_normalized(host: Host, cl
 def test_a_released_host_has_the_platforms_figures_and_no_record(host: Host, cloud: Cloud) -> None:
     with HostAgent(host, SOLD) as agent:
         cloud.start("io1.large", iotune={"total_iops_sec": 700})
-        cloud.in_time(700)
+        eventually(cloud.is_held(700))
         agent.stop()
         assert "urn:iokeel" in host.virsh("dumpxml", "server")
         with agent.popen([*agent.command, "agent", "--release", "--config", agent.config]) as last:
@@ -225,7 +226,7 @@ def test_what_a_platform_changes_at_run_time_is_sold_from_then_on(host: Host, cl
     tune = ("blkdeviotune", "server", "vda", "--live", "--total-iops-sec")
     with HostAgent(host, SOLD) as agent:
         cloud.start("io1.large", iotune={"total_iops_sec": 700})
-        cloud.in_time(700)
+        eventually(cloud.is_held(700))
         for sold in (300, 900, 1500):
             host.virsh(*tune, str(sold))
             eventually(partial(is_sold, sold))
@@ -289,7 +290,7 @@ def test_a_limit_by_size_follows_a_resize(host: Host, cloud: Cloud) -> None:
     rule = '[[rules]]\nname = "size"\n[[rules.drives]]\nlimit = {per_gb = 500}\n'
     with HostAgent(host, rule) as agent:
         cloud.start("io1.large")
-        cloud.in_time(500)
+        eventually(cloud.is_held(500))
         host.virsh("blockresize", "server", "vda", "3G")
         agent.send(signal.SIGHUP)  # or it takes up to a minute
         eventually(cloud.is_held(1500))
