@@ -99,6 +99,7 @@ class LimitsInForce:
         self._news = news
         self._changed = changed
         self._follows_platform = follows_platform
+        self._last: dict[DriveId, ThrottleLimits] = {}  # those that were set last in its QEMU
         self._failed: dict[DriveId, set[ThrottleLimits]] = {}  # those that may be set late
         # By domain and target, of the groups that there are, as they came last.
         self._limits: dict[str, dict[str, bytes]] = {}
@@ -142,6 +143,7 @@ class LimitsInForce:
             abilities, reached, has_fallback = await self._calls.call_domain(
                 drive.domain, put, timeout_s, str(drive)
             )
+        self._last[drive] = limits
         if reached is not None:
             self._reached[drive] = reached
         self._fallbacks.pop(drive, None)
@@ -196,17 +198,20 @@ class LimitsInForce:
         self._limits.pop(name, None)
         self._tunings.pop(name, None)
         self._others.pop(name, None)
-        kept = (*self._reached, *self._fallbacks, *self._failed)
-        for drive in [drive for drive in kept if drive.domain == name]:
-            self._reached.pop(drive, None)
-            self._failed.pop(drive, None)
-            self._fallbacks.pop(drive, None)
+        kept = (self._last, self._failed, self._reached, self._fallbacks)
+        for drive in {drive for each in kept for drive in each if drive.domain == name}:
+            for each in kept:
+                each.pop(drive, None)
         if not any(drive.domain == name for drive in self._setting):
             self._orders.pop(name, None)
 
     def may_be_set(self, drive: DriveId, limits: ThrottleLimits | None) -> bool:
         """Return whether an order that failed may have set these limits after all."""
         return limits is not None and limits.stock in self._failed.get(drive, ())
+
+    def last(self, name: str) -> Mapping[str, ThrottleLimits]:
+        """Return the limits that were set last for a domain's drives in its QEMU, by target."""
+        return {drive.target: each for drive, each in self._last.items() if drive.domain == name}
 
     def orders(self) -> Mapping[str, int]:
         """Return a count by domain, which is another one once limits are set or being set."""
@@ -312,6 +317,8 @@ class LimitsInForce:
         for disk in disks:
             drive, limits = DriveId(name, disk.target), told.get(disk.target)
             known = self._known(drive) if same_qemu else None
+            if known is None:
+                self._last.pop(drive, None)
             if known is not None and overtaken:
                 # Those of a disk without a policy may have changed with its group's.
                 is_its = not disk.iotune_group or has_policy(policy, [disk.target])

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from iokeel.core.enforce.look import is_ours
 from iokeel.core.enforce.pricing import fallback_of
 from iokeel.core.values.limits import ThrottleLimits
-from iokeel.core.values.state import DriveState, Verdict
+from iokeel.core.values.state import DriveState, Sent, Verdict
 from iokeel.libvirt_xml.domain import DomainXml
 from iokeel.rules.platform import Found
 
@@ -45,29 +45,32 @@ def free(known: Known) -> Collection[str]:
 def set_by_platform(
     xml: DomainXml,
     known: Known,
-    in_force: Mapping[str, ThrottleLimits | None],
+    last: Mapping[str, ThrottleLimits],
     in_qemu: Mapping[str, ThrottleLimits | None],
     given: Mapping[str, Found],
     events: Mapping[str, Mapping[str, int]],
 ) -> dict[str, ThrottleLimits]:
     """Return the limits that a platform has set since the agent's were in force, by target.
 
-    in_force: as last known of this QEMU. in_qemu: as QEMU tells them. given: what the platform gave
-    before. libvirt and QEMU have to agree, as they don't after a snapshot was reverted, or if
-    limits were set past libvirt. And the agent's own have to have been in force in this QEMU: until
-    then, another agent's may be. A platform that sets some values only leaves the agent's others in
-    place; these aren't its. events: by target or path, what others have set by libvirt's events,
-    which the agent's may have overwritten before they were read.
+    last: those that the agent has set last in this QEMU, if any since its start. in_qemu: as QEMU
+    tells them. given: what the platform gave before. events: by target or path, what others have
+    set by libvirt's events, which the agent's may have overwritten before they were read.
+
+    libvirt and QEMU have to agree, as they don't after a snapshot was reverted, or if limits were
+    set past libvirt. And the agent's own have to have been in force in this QEMU: until then,
+    another agent's may be. A platform that sets some values only leaves the agent's others in
+    place; these aren't its.
     """
-    orders = [drive.sent for drive in known.values() if drive.sent.limits is not None]
+    # The law hears a tick later that its orders are in force, and never of those at a stop.
+    orders = [Sent(limits) for limits in last.values()]
+    orders += [drive.sent for drive in known.values() if drive.sent.limits is not None]
     found = {}
     for disk in xml.drives:
         told, drive = xml.told(disk), known.get(disk.target)
         if told is None or drive is None:
             continue
-        # The law looks at them a tick after they were set, and the platform may set its own before.
-        sent, seen = drive.sent.seen(in_force.get(disk.target)), in_qemu.get(disk.target)
-        ours, was = sent.carried_out, given.get(disk.target) or ThrottleLimits()
+        ours, seen = last.get(disk.target, drive.sent.carried_out), in_qemu.get(disk.target)
+        was = given.get(disk.target) or ThrottleLimits()
         if ours is None or seen is None or seen.stock != told:
             continue
         event = events.get(disk.target) or events.get(disk.path or "") or {}

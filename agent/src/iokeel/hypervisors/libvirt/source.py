@@ -440,9 +440,9 @@ class LibvirtSource(SourceNews):
         # If limits are newer than the reading, they may be of the group before.
         overtaken = before is not None and self._limits.changes(name) != changes
         if not overtaken:
-            limits = {t: d.in_force for t, d in before.info.drives.items()} if before else {}
             given, events = self._policies.given(name), self._limits.by_others(name)
-            new = set_by_platform(xml, known, limits, in_qemu, given, events if before else {})
+            ours, events = self._limits.last(name), events if before else {}
+            new = set_by_platform(xml, known, ours, in_qemu, given, events)
             late = {t for t in new if self._limits.may_be_set(DriveId(name, t), told[t])}
             if self._policies.adopt(name, {t: new[t] for t in new.keys() - late}):
                 policy, policy_error = self._policies.read(xml, text, last)

@@ -20,13 +20,13 @@ NEXT = ThrottleLimits(iops_total=600, iops_size=8192)
 EXACT = ThrottleLimits(
     iops_total=700, cost_read=DEFAULT_MODEL.read, cost_write=DEFAULT_MODEL.write, idle_credit_ms=10
 )
-OTHERS = ThrottleLimits(iops_total=400, iops_size=6889)  # another agent's
+OTHERS = ThrottleLimits(iops_total=400, iops_size=6889)  # of no order of the law's
 
 
 def platform_set(
     told: ThrottleLimits,
     sent: Sent,
-    in_force: ThrottleLimits | None,
+    last: ThrottleLimits | None,
     in_qemu: ThrottleLimits | None = None,
     events: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
 ) -> ThrottleLimits | None:
@@ -37,13 +37,13 @@ def platform_set(
     xml = parse_domain(f"""<domain><name>db1</name><devices><disk type='file'><source file='/img'/>
         <target dev='vda'/><alias name='virtio-disk0'/>{iotune}</disk></devices></domain>""")
     known = {"vda": NEW._replace(sent=sent)}
-    limits, in_qemu = {"vda": in_force}, in_qemu or told
+    limits, in_qemu = {"vda": last} if last else {}, in_qemu or told
     found = set_by_platform(xml, known, limits, {"vda": in_qemu}, {"vda": SOLD}, events)
     return found.get("vda")
 
 
 @pytest.mark.parametrize(
-    ("sent", "in_force"),
+    ("sent", "last"),
     [
         pytest.param(Sent(FIRST), FIRST, id="before the law sees its first order in force"),
         pytest.param(Sent(FIRST, carried_out=FIRST), FIRST, id="after it did"),
@@ -52,12 +52,12 @@ def platform_set(
     ],
 )
 def test_a_platform_that_sets_one_value_has_set_that_one(
-    sent: Sent, in_force: ThrottleLimits | None
+    sent: Sent, last: ThrottleLimits | None
 ) -> None:
     told = FIRST._replace(iops_total=300)
-    assert platform_set(told, sent, in_force) == ThrottleLimits(iops_total=300)
+    assert platform_set(told, sent, last) == ThrottleLimits(iops_total=300)
     told = FIRST._replace(bps_total=10**6)
-    assert platform_set(told, sent, in_force) == SOLD._replace(bps_total=10**6)
+    assert platform_set(told, sent, last) == SOLD._replace(bps_total=10**6)
 
 
 @pytest.mark.parametrize("disk", ["vda", "/img"])
@@ -78,15 +78,16 @@ def test_values_of_a_fallback_are_the_agents_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "sent", "in_force", "in_qemu"),
+    ("told", "sent", "last", "in_qemu"),
     [
-        pytest.param(OTHERS, Sent(FIRST), OTHERS, None, id="another agent's, before our first"),
+        pytest.param(OTHERS, Sent(FIRST), None, None, id="another agent's, before our first"),
         pytest.param(FIRST, Sent(FIRST), FIRST, None, id="ours"),
         pytest.param(FIRST, Sent(NEXT, FIRST), FIRST, None, id="ours, before the next"),
         pytest.param(OTHERS, Sent(FIRST), FIRST, FIRST, id="libvirt's alone"),
+        pytest.param(OTHERS, Sent(NEXT, FIRST), OTHERS, None, id="ours, at a stop"),
     ],
 )
 def test_what_may_not_be_a_platforms_is_not(
-    told: ThrottleLimits, sent: Sent, in_force: ThrottleLimits, in_qemu: ThrottleLimits | None
+    told: ThrottleLimits, sent: Sent, last: ThrottleLimits | None, in_qemu: ThrottleLimits | None
 ) -> None:
-    assert platform_set(told, sent, in_force, in_qemu) is None
+    assert platform_set(told, sent, last, in_qemu) is None
