@@ -46,13 +46,15 @@ with open(sys.argv[1], "w") as out:
 class Sample:
     """A disk at one moment: its age, the limits in force, and what it had done by then.
 
-    late_s: its age when the counters had come, which may be long after they were asked for, while
-    libvirt does something else with the guest. requests, size_bytes: since its QEMU's start, reads
-    and writes together.
+    The age counts anew if libvirt gave no answer for the guest meanwhile. asked_s, came_s: by the
+    monotonic clock, when its counters were asked for, and when they came. That may be long after,
+    while libvirt does something else with the guest. requests, size_bytes: since its QEMU's start,
+    reads and writes together.
     """
 
     age_s: float
-    late_s: float
+    asked_s: float
+    came_s: float
     limits: dict[str, int | str]
     requests: int
     size_bytes: int
@@ -96,10 +98,10 @@ class Disk:
         """The highest normalized rate that it surely did over a second, once it had to be held."""
         highest, begun, samples = 0.0, 0, self._later()
         for number, now in enumerate(samples):
-            while begun + 1 < number and now.late_s - samples[begun + 1].age_s >= 1:
+            while begun + 1 < number and now.came_s - samples[begun + 1].asked_s >= 1:
                 begun += 1
             then = samples[begun]
-            if begun < number and (passed_s := now.late_s - then.age_s) >= 1:
+            if begun < number and (passed_s := now.came_s - then.asked_s) >= 1:
                 requests = now.requests - then.requests
                 kib = (now.size_bytes - then.size_bytes) / 1024
                 highest = max(highest, (requests and requests * cost(kib / requests)) / passed_s)
@@ -123,7 +125,7 @@ class Watch:
             _, number, target, since, at, came, limits, counts = json.loads(line)
             read, read_bytes, written, written_bytes = counts
             sizes = read_bytes + written_bytes
-            sample = Sample(at - since, came - since, limits, read + written, sizes)
+            sample = Sample(at - since, at, came, limits, read + written, sizes)
             runs.setdefault(number, {}).setdefault(target, Disk()).samples.append(sample)
         return list(runs.values())
 
