@@ -169,6 +169,20 @@ async def test_a_drives_next_limits_may_be_sent_before_the_last_are_in_force() -
     assert changed == []
 
 
+async def test_an_event_of_the_last_limits_that_comes_late_is_nobody_elses() -> None:
+    libvirt = Slow()
+    limits = LimitsInForce(running(), libvirt, SourceNews(), lambda _: None)
+    libvirt.go_on.set()
+    await limits.set_limits(VDA, OURS, 30.0)
+    libvirt.go_on.clear()
+    setting = asyncio.create_task(limits.set_limits(VDA, OTHERS, 30.0))
+    await asyncio.sleep(0)
+    limits.tuned("db1", event(OURS))
+    libvirt.go_on.set()
+    await setting
+    assert limits.by_others("db1") == {}
+
+
 async def test_it_counts_what_somebody_sets_while_a_domain_is_read() -> None:
     limits = LimitsInForce({}, Slow(), SourceNews(), lambda _: None)
     before = limits.changes("db1")

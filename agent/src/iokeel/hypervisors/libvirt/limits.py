@@ -280,12 +280,13 @@ class LimitsInForce:
 
     def _note_others(self, name: str, told: Mapping[str, object]) -> None:
         self._tunings[name] += 1
-        disk = str(told["disk"])
-        is_late = self.may_be_set(DriveId(name, disk), from_libvirt(told))  # the agent's own
+        drive, limits = DriveId(name, str(told["disk"])), from_libvirt(told)
+        last = self._last.get(drive)
+        is_late = self.may_be_set(drive, limits) or (last is not None and last.stock == limits)
         if not is_late and "group_name" not in told:  # a disk that has moved has its new group's
-            limits = self._others.setdefault(name, {}).setdefault(disk, {})
+            others = self._others.setdefault(name, {}).setdefault(drive.target, {})
             names = LIBVIRT_NAMES.items()
-            limits |= {k: n for k, of in names if isinstance(n := told.get(of), int)}
+            others |= {k: n for k, of in names if isinstance(n := told.get(of), int)}
 
     def by_others(self, name: str) -> Mapping[str, Mapping[str, int]]:
         """Return the limits that others have set since the last call, as events told them.
