@@ -118,7 +118,7 @@ class Host:
     """libvirt's connection, and its events."""
 
     def __init__(self) -> None:
-        self.began_s = time.monotonic()
+        self.began_s = 0.0
         self.turns = 0  # that another call would have had, one after the other, on this machine
         self.waits: list[int] = []  # the turns until each sample that waited for a guest
         self.guests = {name: Guest(name) for name in (*BUSY, *DEAD, *OTHERS)}
@@ -133,6 +133,7 @@ class Host:
 
     async def take_turns(self) -> None:
         """Count the turns of a call that hangs: a busy machine has fewer in the same time."""
+        self.began_s = time.monotonic()
         while True:
             await asyncio.to_thread(time.sleep, TURN_S)
             self.turns += 1
@@ -140,7 +141,7 @@ class Host:
     def check_turns(self, turns: int) -> None:
         """Check that nobody waited for more turns than guests that hang may take."""
         took_s = (time.monotonic() - self.began_s) / max(1, self.turns)
-        if took_s > 2 * TURN_S:  # calls that have to wait for a turn time out
+        if turns > TURNS and took_s > 2 * TURN_S:  # calls that have to wait for a turn time out
             pytest.skip(f"a turn took {took_s:.2f} s: the machine was too busy to tell")
         assert turns <= TURNS
 
