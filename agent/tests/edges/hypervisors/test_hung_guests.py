@@ -23,6 +23,7 @@ from iokeel.store.store import StateStore
 from testing.hypervisors.iotune import highest_rate, inserted
 from testing.hypervisors.libvirt_error import refusal
 from testing.waiting import until
+from testing.workers import Alone
 
 pytestmark = pytest.mark.alone
 
@@ -212,7 +213,7 @@ class Run:
 
 
 @pytest.fixture
-async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Run]:
+async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: Alone) -> AsyncIterator[Run]:
     host = Host()
     monkeypatch.setattr("libvirt.open", lambda _uri: host)
     monkeypatch.setattr("libvirt_qemu.qemuMonitorCommand", _command)
@@ -223,16 +224,17 @@ async def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     config = parse(f"[agent]\ntick_seconds = {TICK_S}".encode(), "agent.toml")
     source = LibvirtSource("test://host/", {}, {})
     agent = Agent(config, [source], StateStore(tmp_path), Metrics())
-    beside = [asyncio.create_task(each) for each in (source.run(), host.take_turns())]
-    await until(lambda: len(source.vms()) == len(host.guests))
-    made = Run(host, agent, source)
-    await made.until_held(300, [*host.guests])
-    yield made
-    for guest in host.guests.values():
-        guest.answers.set()
-    for task in beside:
-        task.cancel()
-    await asyncio.gather(*beside, return_exceptions=True)
+    with alone():  # which stops this loop, and so comes before anything runs on it
+        beside = [asyncio.create_task(each) for each in (source.run(), host.take_turns())]
+        await until(lambda: len(source.vms()) == len(host.guests))
+        made = Run(host, agent, source)
+        await made.until_held(300, [*host.guests])
+        yield made
+        for guest in host.guests.values():
+            guest.answers.set()
+        for task in beside:
+            task.cancel()
+        await asyncio.gather(*beside, return_exceptions=True)
 
 
 async def test_guests_that_hang_keep_no_other_from_its_limits(run: Run) -> None:
