@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -209,9 +209,10 @@ class LimitsInForce:
         """Return whether an order that failed may have set these limits after all."""
         return limits is not None and limits.stock in self._failed.get(drive, ())
 
-    def last(self, name: str) -> Mapping[str, ThrottleLimits]:
-        """Return the limits that were set last for a domain's drives in its QEMU, by target."""
-        return {drive.target: each for drive, each in self._last.items() if drive.domain == name}
+    def last(self, name: str, disks: Iterable[Disk]) -> Mapping[str, ThrottleLimits]:
+        """Return the limits that were set last for a domain's disks in its QEMU, by target."""
+        drives = (DriveId(name, disk.target) for disk in disks)
+        return {drive.target: self._last[drive] for drive in drives if drive in self._last}
 
     def orders(self) -> Mapping[str, int]:
         """Return a count by domain, which is another one once limits are set or being set."""

@@ -440,9 +440,15 @@ class LibvirtSource(SourceNews):
         # If limits are newer than the reading, they may be of the group before.
         overtaken = before is not None and self._limits.changes(name) != changes
         if not overtaken:
-            given, events = self._policies.given(name), self._limits.by_others(name)
-            ours, events = self._limits.last(name), events if before else {}
-            new = set_by_platform(xml, known, ours, in_qemu, given, events)
+            told_since = self._limits.by_others(name)
+            new = set_by_platform(
+                xml,
+                known,
+                self._limits.last(name, xml.disks),
+                in_qemu,
+                self._policies.given(name),
+                told_since if before is not None else {},
+            )
             late = {t for t in new if self._limits.may_be_set(DriveId(name, t), told[t])}
             if self._policies.adopt(name, {t: new[t] for t in new.keys() - late}):
                 policy, policy_error = self._policies.read(xml, text, last)
