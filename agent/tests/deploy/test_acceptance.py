@@ -7,7 +7,6 @@ The tests are steps of one story, in this order: what each leaves, the next one 
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,6 @@ from typing import Any
 import pytest
 import yaml
 
-from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.hypervisors.iotune import highest_rate
 from testing.machines import guest
 from testing.machines.emulated import EmulatedMachine
@@ -35,7 +33,6 @@ from tests.exact.guests import exact
 pytestmark = [pytest.mark.booted, pytest.mark.timeout(3600)]
 
 LIMIT, LOWER = 40, 24
-JOB_BPS = 4_000_000  # eleven times what the limit's bound on the cgroup lets pass
 SCOPE = r"/sys/fs/cgroup/machine.slice/machine-qemu\\x2d*\\x2ddb1.scope"
 
 
@@ -135,63 +132,6 @@ def test_the_guests_cgroup_is_bounded_too(site: Site) -> None:
     eventually(lambda: "riops=" in io_max(site.machine), 30, what="io.max is set")
     (vm,) = stats(site.machine)
     assert any(setting.startswith("io.max") for setting in vm["cgroup"])
-
-
-COPY = f"{guest.IMAGES}/copy"
-BACKUP = f"""
-    <domainbackup>
-      <disks>
-        <disk name='vda' type='file'><target file='{COPY}'/><driver type='qcow2'/></disk>
-      </disks>
-    </domainbackup>"""
-JOBS = {
-    "backup": (["backup-begin", "/dev/stdin"], ["domjobabort"]),
-    "mirror": (["blockcopy", "vda", COPY, "--transient-job"], ["blockjob", "vda", "--abort"]),
-    "commit": (["blockcommit", "vda", "--active"], ["blockjob", "vda", "--abort"]),
-}
-
-
-@pytest.fixture(scope="module")
-def copied(site: Site) -> Iterator[EmulatedMachine]:
-    """Start a guest whose jobs have a rate. Its image, without a cache, is full and on another."""
-    machine, base, top = site.machine, f"{guest.IMAGES}/base", f"{guest.IMAGES}/db2.img"
-    guest.write_disk(machine, base)
-    machine.sh(f"""
-        head -c 124M /dev/urandom >>{base}
-        qemu-img create -q -f qcow2 -F raw -b {base} {top}
-        qemu-io -c 'write -q -P 7 4M 124M' {top}""")
-    drive = f"<drive target='vda' limit='{LIMIT}'/>"
-    policy = f"<policy xmlns='{NAMESPACE}' job-bps='{JOB_BPS}'>{drive}</policy>"
-    xml = guest.domain("db2", policy).replace("type='raw'", "type='qcow2' cache='none'")
-    machine.run("virsh", "create", "/dev/stdin", input=xml)
-    yield machine
-    machine.run("virsh", "destroy", "db2")
-    machine.sh(f"rm -f {base} {top} {COPY}")
-
-
-@pytest.mark.parametrize("kind", JOBS)
-def test_a_block_job_and_its_guest_leave_each_other_alone(
-    copied: EmulatedMachine, kind: str
-) -> None:
-    (begin, *words), end = JOBS[kind]
-    held = f"{kind} job "
-    copied.run("virsh", begin, "db2", *words, input=BACKUP)
-
-    def progress() -> int:
-        ask = '{"execute": "query-block-jobs"}'
-        (job,) = json.loads(copied.virsh("qemu-monitor-command", "db2", ask))["return"]
-        return int(job["offset"])
-
-    eventually(lambda: held in copied.run("iokeel", "why", "db2"), 60, what="the job is known")
-    began, before = time.monotonic(), progress()
-    guest_rate = guest.rate(copied, "db2")
-    job_bps = (progress() - before) / (time.monotonic() - began)
-    why = copied.run("iokeel", "why", "db2")
-    print(why)
-    assert LIMIT / 2 < guest_rate < 1.1 * LIMIT
-    assert JOB_BPS / 2 < job_bps < 1.5 * JOB_BPS
-    assert "rbps=" in copied.sh(f"cat {SCOPE.replace('db1', 'db2')}/io.max"), "bounded all along"
-    copied.run("virsh", end[0], "db2", *end[1:])
 
 
 def test_a_policy_is_changed_while_the_guest_runs(site: Site) -> None:

@@ -19,6 +19,7 @@ from testing.lab.host import Host
 from testing.lab.image import image
 from testing.lab.qemu import patched
 from testing.waiting import eventually
+from testing.workers import Alone
 from tests.exact.guests import groups
 from tests.system.rig import policy
 from tests.system.test_below_qemu import NAME, bounded, guest, loop
@@ -89,7 +90,7 @@ def test_zeroes_are_counted_and_charged_and_reads_go_on(
 @pytest.mark.alone
 @pytest.mark.parametrize("target", ["vda", "sda"])
 def test_on_a_block_device_no_zeroes_stop_the_guest_for_more_than_seconds(
-    host: Host, folder: Path, target: str
+    host: Host, folder: Path, alone: Alone, target: str
 ) -> None:
     """Linux charges zeroes on a block device to the VM's cgroup, as data."""
     with ExitStack() as stack:
@@ -99,6 +100,7 @@ def test_on_a_block_device_no_zeroes_stop_the_guest_for_more_than_seconds(
         agent = stack.enter_context(HostAgent(host))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
         assert agent.drive(NAME, target)["mode"] == "exact"
+        stack.enter_context(alone())
         reading = vm.start_program(
             f"exec fio --name=x --filename=/dev/{target} --ioengine=libaio --direct=1 --size=60m"
             " --time_based --runtime=600 --rw=randread --bs=4k --output-format=json"

@@ -24,9 +24,8 @@ from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.image import image
 from testing.waiting import eventually
+from testing.workers import Alone
 from tests.system.rig import policy
-
-pytestmark = pytest.mark.alone
 
 # Its QEMU is found by this name among those of all tests.
 NAME = f"below-{os.getpid()}"
@@ -117,9 +116,10 @@ def why(agent: HostAgent) -> str:
     return iokeel("why", NAME, "vda", "--socket", agent.socket).out
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("cluster", ["64k", "2M"])
 def test_copied_clusters_do_not_keep_a_guest_below_its_limit(
-    host: Host, folder: Path, cluster: str
+    host: Host, folder: Path, alone: Alone, cluster: str
 ) -> None:
     base, top = make_disk(folder / "base.raw", 256), folder / "top"
     with top.open("wb") as file:
@@ -136,11 +136,15 @@ def test_copied_clusters_do_not_keep_a_guest_below_its_limit(
         vm, group = stack.enter_context(guest(host, drive, limit))
         agent = stack.enter_context(HostAgent(host))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        stack.enter_context(alone())
         # At 20 requests a second, what the first ones wait for is a tenth of ten seconds.
         assert fio(vm, "randwrite", 4 if limit == LIMIT else 30) >= 0.9 * limit, why(agent)
 
 
-def test_a_backup_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path) -> None:
+@pytest.mark.alone
+def test_a_backup_has_its_rate_and_the_guest_its_limit(
+    host: Host, folder: Path, alone: Alone
+) -> None:
     image = make_disk(folder / "disk.raw", 700)
     with ExitStack() as stack:
         disk = stack.enter_context(loop(image))
@@ -148,8 +152,9 @@ def test_a_backup_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path)
         agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
         backup = folder / "backup.qcow2"
-        host.virsh("backup-begin", NAME, "/dev/stdin", input=BACKUP.format(file=backup))
-        see_both_go_on(host, vm, agent, LIMIT)
+        with alone():
+            host.virsh("backup-begin", NAME, "/dev/stdin", input=BACKUP.format(file=backup))
+            see_both_go_on(host, vm, agent, LIMIT)
         assert bounded(group)
 
         agent.stop(signal.SIGKILL)
@@ -171,7 +176,10 @@ def see_both_go_on(host: Host, vm: Vm, agent: HostAgent, limit: float, kib: int 
     assert 0.8 * RATE <= done <= 1.2 * RATE
 
 
-def test_a_commit_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path) -> None:
+@pytest.mark.alone
+def test_a_commit_has_its_rate_and_the_guest_its_limit(
+    host: Host, folder: Path, alone: Alone
+) -> None:
     base, top = make_disk(folder / "base.raw", 400), folder / "top"
     with top.open("wb") as file:
         file.truncate(1 << 30)
@@ -184,14 +192,16 @@ def test_a_commit_has_its_rate_and_the_guest_its_limit(host: Host, folder: Path)
         vm, group = stack.enter_context(guest(host, drive, LOW))
         agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
-        host.virsh("blockcommit", NAME, "vda", "--active")
-        see_both_go_on(host, vm, agent, LOW)
+        with alone():
+            host.virsh("blockcommit", NAME, "vda", "--active")
+            see_both_go_on(host, vm, agent, LOW)
         assert bounded(group)
         host.virsh("blockjob", NAME, "vda", "--abort")
 
 
+@pytest.mark.alone
 def test_a_migration_copies_storage_at_its_rate_and_the_guest_has_its_limit(
-    host: Host, folder: Path
+    host: Host, folder: Path, alone: Alone
 ) -> None:
     image, there = make_disk(folder / "disk.raw", 400), folder / "there.raw"
     with there.open("wb") as file:
@@ -203,6 +213,7 @@ def test_a_migration_copies_storage_at_its_rate_and_the_guest_has_its_limit(
         vm, group = stack.enter_context(guest(host, DiskSpec("vda", disk), LOW))
         agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
+        stack.enter_context(alone())
         assert fio(vm, "randread", 6) >= 0.9 * LOW, why(agent)
         with ThreadPoolExecutor(1) as threads:
             moving = threads.submit(migrate, NAME, host, target, copies={disk: copy})
@@ -223,8 +234,9 @@ def progress(host: Host) -> int:
     return int(job["offset"])
 
 
+@pytest.mark.alone
 def test_a_job_without_a_rate_runs_free_beside_the_guest_and_bounds_come_back(
-    host: Host, folder: Path
+    host: Host, folder: Path, alone: Alone
 ) -> None:
     image = make_disk(folder / "disk.raw", 700)
     with ExitStack() as stack:
@@ -239,7 +251,8 @@ def test_a_job_without_a_rate_runs_free_beside_the_guest_and_bounds_come_back(
         assert bounded(group)
         host.virsh("blockjob", NAME, "vda", "--bandwidth", "0")
         eventually(lambda: not bounded(group) or "mirror" not in why(agent), what="no bounds")
-        assert fio(vm, "randread", 4) >= 0.9 * LIMIT, why(agent)
+        with alone():
+            assert fio(vm, "randread", 4) >= 0.9 * LIMIT, why(agent)
         host.virsh("blockjob", NAME, "vda", "--abort")
         eventually(lambda: bounded(group), what="the bounds again")
 
