@@ -49,11 +49,10 @@ STEP = 0.9
 UP_RATIO = 0.16
 # Between calm and the target: at most so much a second, up to this part of the ratio at which
 # latency last passed the target. That grows by so much a second, because a storage may have become
-# faster, and is forgotten beyond so many times it.
+# faster.
 CREEP_RATIO = 0.03
 CREEP_TO = 1 / SLACK
 _REGAIN_RATIO = 0.001
-_REFUTED = 1.1
 # The room at the start: the headroom is the rest.
 FIRST_ROOM_RATIO = 0.85
 # One reading moves a ratio, or the peak of a divided storage, by this factor at most: it may be
@@ -61,9 +60,6 @@ FIRST_ROOM_RATIO = 0.85
 SEEN_MOST = 2.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0
-# Latency says little about an interval that was disturbed: gifts were more than this part of the
-# storage, or the ratio has just been cut by more than SLACK.
-_GIFT_RATIO = 0.02
 # Doubt lasts for this many intervals at most: those in which a gift still shows (`gift`). A cut has
 # been in vain if it was in more than so many in a row.
 _MOST_DOUBT = INTERVALS_WITH_GIFTS
@@ -199,7 +195,7 @@ def _passed_after(
     earlier, latest = last.passed
     if over:
         return (earlier if last.over else latest), last.ratio
-    if ratio > _REFUTED * max(last.passed):
+    if ratio > SLACK * max(last.passed):
         return inf, inf
     if activity is None:
         return last.passed
@@ -221,7 +217,7 @@ def _is_doubtful(before: StorageState, load: Load, worst: float) -> bool:
         return False
     return (
         (before.feedback.fell and load.drained)
-        or load.gifts > _GIFT_RATIO * most
+        or load.gifts > (SLACK - 1) * most
         or load.done > SLACK * most
     )
 

@@ -23,9 +23,8 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   look then, but is not enough to be put right;
 - MIN_INTERVAL_S lies between two changes. It also lies between the moment when a drive wakes up,
   with an empty bucket, and the first change. So no second sees two gifts;
-- in a steady mix, each look makes the mean mix better known. A correction is worth its gift once
-  the error, summed over the time in force, comes to DRIFT_COST_S. It is looked for in every
-  DRIFT_LOOKS-th look;
+- a smaller error is worth a gift once it comes to DRIFT_COST_S, summed over the time in force. In a
+  steady mix each look makes the mean mix better known;
 - a drive that has been idle for IDLE_S goes back to limits for an unknown mix, which serve all
   sizes alike. That costs nothing because its bucket is empty anyway. A drive whose last requests
   cost seconds of L isn't idle until L has paid for them, since its next ones may wait for that;
@@ -67,12 +66,8 @@ DEADBAND_RATIO = 0.04
 SHIFT_RATIO = 0.007
 SHIFT_LOOKS = 3
 DRIFT_COST_S = 1.0
-DRIFT_LOOKS = 4
 MIN_INTERVAL_S = 0.95  # a tick; it may come a little early
 STARVED_RATIO = 0.5
-# While the price's noise is below this, the last interval stands for the mean mix, so that the mean
-# needn't be priced.
-_STEADY_RATIO = 0.0015
 _UNKNOWN, _IDLE, _UNBOUND, _ZEROES = (
     Finding(verdict) for verdict in (Verdict.UNKNOWN, Verdict.IDLE, Verdict.UNBOUND, Verdict.ZEROES)
 )
@@ -102,15 +97,11 @@ def judge(
     if error is None:
         return _UNBOUND, None
     if abs(error) > _deadband(known):
-        return _mispriced(known, error, now_ns)
+        return _mispriced(known, error, Reason.SHIFT, now_ns)
+    if _is_worth_a_gift(known, error, now_ns):
+        return _mispriced(known, error, Reason.DRIFT, now_ns)
     if measured.looks == 1 and abs(error) > _above_noise(known, SHIFT_RATIO):
         return Finding(Verdict.SUSPECT, _sign(error), error), None
-    if measured.looks % DRIFT_LOOKS == 0:
-        drift: float | None = error
-        if measured.price.ratio > _STEADY_RATIO:
-            drift = _error(known, policy, model, _at_rate(model, mix, rate), rate)
-        if drift is not None and _is_worth_a_gift(known, drift, now_ns):
-            return Finding(Verdict.RETUNED, 0, drift), Reason.DRIFT
     return Finding(Verdict.PRICED, 0, error), None
 
 
@@ -180,14 +171,15 @@ def _above_noise(known: DriveState, ratio: float) -> float:
     return max(ratio, mix_law.NOISE_FACTOR * known.measured.price.ratio)
 
 
-def _mispriced(known: DriveState, error: float, now_ns: int) -> tuple[Finding, Reason | None]:
-    """Return the finding on a pricing error beyond the deadband."""
+def _mispriced(
+    known: DriveState, error: float, reason: Reason, now_ns: int
+) -> tuple[Finding, Reason | None]:
+    """Return the finding on a pricing error, and the reason once it is seen twice."""
     active_ns = known.measured.active_ns or now_ns
     settled = is_due(known.sent.at_ns, now_ns) and is_due(active_ns, now_ns)
     sign = _sign(error)
-    clear = known.measured.looks > 1 or abs(error) > mix_law.NOISE_RATIO
-    if settled and clear and known.finding.suspect == sign:
-        return Finding(Verdict.RETUNED, 0, error), Reason.SHIFT
+    if settled and known.finding.suspect == sign:
+        return Finding(Verdict.RETUNED, 0, error), reason
     return Finding(Verdict.SUSPECT if settled else Verdict.WAITING, sign, error), None
 
 
@@ -195,11 +187,12 @@ def _sign(error: float) -> int:
     return 1 if error > 0 else -1
 
 
-def _is_worth_a_gift(known: DriveState, drift: float, now_ns: int) -> bool:
-    if not is_due(known.sent.at_ns, now_ns):
+def _is_worth_a_gift(known: DriveState, error: float, now_ns: int) -> bool:
+    """Return whether an error that is more than noise has been in force for long enough."""
+    if abs(error) <= _above_noise(known, SHIFT_RATIO):
         return False
-    in_force_ns = min(now_ns - known.sent.at_ns, now_ns - (known.measured.active_ns or now_ns))
-    return abs(drift) * (in_force_ns / NS_PER_S) > DRIFT_COST_S
+    in_force_ns = now_ns - max(known.sent.at_ns, known.measured.active_ns or now_ns)
+    return abs(error) * (in_force_ns / NS_PER_S) > DRIFT_COST_S
 
 
 def _error(
@@ -244,12 +237,6 @@ def _budget_error(
     if passed is None or done <= BINDING_RATIO * passed[0]:
         return None
     return min(max(done, passed[0]), passed[1]) / rate - 1
-
-
-def _at_rate(model: CostModel, mix: Mix, rate: float) -> Mix:
-    """Return a mix of the same shape that costs `rate`."""
-    scale = rate / mix_cost(model, mix)
-    return Mix(_scaled(mix.read, scale), _scaled(mix.write, scale))
 
 
 def _scaled(flow: Flow, scale: float) -> Flow:
