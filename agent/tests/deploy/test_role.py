@@ -400,17 +400,24 @@ def test_a_host_has_the_agent_from_packages_or_from_the_archive_and_not_from_bot
 def test_only_a_libvirt_that_does_not_answer_is_refused_and_no_missing_virsh(
     tmp_path: Path,
 ) -> None:
-    """libvirt may run in a container."""
-    for host, status in {"bare": 127, "broken": 1}.items():
-        (tmp_path / host).mkdir()
-        (tmp_path / host / "virsh").write_text(f"#!/bin/sh\nexit {status}\n")
-        (tmp_path / host / "virsh").chmod(0o755)
-    playbook = tasks_alone(tmp_path, "preflight", f"{tmp_path}/{{{{ inventory_hostname }}}}")
+    """libvirt may run in a container. Then the host has its socket."""
     given = {**LOCAL, "iokeel_package": "/nonexistent"}
-    played = play(playbook, inventory(tmp_path, {"bare": given, "broken": given}))
+    sockets = {"bare": "there", "none": "missing", "broken": "there"}
+    (tmp_path / "there").touch()
+    hosts = {}
+    for host, socket in sockets.items():
+        (tmp_path / host).mkdir()
+        (tmp_path / host / "virsh").write_text(
+            f"#!/bin/sh\nexit {1 if host == 'broken' else 127}\n"
+        )
+        (tmp_path / host / "virsh").chmod(0o755)
+        uri = f"qemu+unix:///system?mode=direct&socket={tmp_path / socket}"
+        hosts[host] = {**given, "iokeel_libvirt": {"uri": uri}}
+    playbook = tasks_alone(tmp_path, "preflight", f"{tmp_path}/{{{{ inventory_hostname }}}}")
+    played = play(playbook, inventory(tmp_path, hosts))
     refused = {host for host, why in played.failures if "libvirt doesn't answer" in why}
-    assert refused == {"broken"}
-    assert {host for host, _ in played.failures} == {"bare", "broken"}, "for their missing package"
+    assert refused == {"broken", "none"}
+    assert {host for host, _ in played.failures} == {*hosts}, "for their missing package"
 
 
 # It warns of all storages but /quiet, and notes the words that it is given.
