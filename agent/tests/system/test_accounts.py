@@ -15,7 +15,7 @@ from testing.lab.host import Host
 from testing.waiting import eventually
 from tests.system.rig import blkdeviotune, set_metadata
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(600)
 
 SECONDS = 20
 # Rates that a busy machine can still do. By the curve: 60, 10 times 2.7, and 4 times 10.
