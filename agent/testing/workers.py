@@ -39,16 +39,22 @@ _NOT_COMPUTE = (
     "tests/unit/hypervisors/libvirt/test_source.py",
     "tests/unit/test_limits_hold.py",
 )
+_SESSION = Path("/proc/self/autogroup")
 _TURN = pytest.StashKey[Turn]()
 # Of tests that wait for others, which may have to make their hosts' images first.
 _WAITING_TIMEOUT_S = 1800
 _SUITE = re.compile(r"[\[-](bookworm|trixie)[-\]]")
 
 
-def pytest_configure() -> None:
-    """Let SIGINT end what tests start, though whoever runs in a shell's background ignores it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Let SIGINT end what tests start, though whoever runs in a shell's background ignores it.
+
+    Linux divides processors by sessions first (sched(7), autogroup), so each worker has its own.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        os.setsid()
 
 
 @pytest.hookimpl(trylast=True)
@@ -112,10 +118,18 @@ def _idle_time() -> Iterator[None]:
     """Use a processor only while nobody else wants it."""
     policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    _set_session_nice(19)
     try:
         yield
     finally:
+        _set_session_nice(0)
         os.sched_setscheduler(0, policy, priority)
+
+
+def _set_session_nice(nice: int) -> None:
+    """Set how nice a worker's session is to others."""
+    if os.geteuid() == 0 and _SESSION.exists() and os.getsid(0) == os.getpid():
+        _SESSION.write_text(str(nice))
 
 
 @pytest.hookimpl(optionalhook=True)
