@@ -370,7 +370,11 @@ def allowed(machine: Machine) -> set[str]:
 def test_policies_are_all_checked_before_any_is_set(fleet: Fleet) -> None:
     good = POLICIES["hv13"]
     for bad, why in (
-        ({"idle2": {"limit": 5}}, "idle2: no such guest on this host; there is idle1"),
+        (
+            {"idle2": {"limit": 5}},
+            "idle2: not on this host, and not on exactly one other host of this run; this one has"
+            " idle1",
+        ),
         ({"idle1": {"limit": "many"}}, "policy of idle1: "),
     ):
         fleet.hosts["hv12"]["iokeel_policies"] = bad

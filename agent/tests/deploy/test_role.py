@@ -669,7 +669,7 @@ def test_an_agent_that_sees_no_guest_or_does_not_answer_ends_the_deployment(
 
 
 POLICIES: dict[str, tuple[dict[str, Any], str]] = {
-    "guest": ({"tst": {"limit": 5}}, "tst: no such guest on this host, nor on one"),
+    "guest": ({"tst": {"limit": 5}}, "tst: not on this host, and not on exactly one"),
     "attribute": ({"test": {"limt": 5}}, "policy of test: attribute 'limt' is not known; did you"),
     "value": ({"test": {"limit": -1}}, "policy of test: "),
     "drive": ({"test": {"drives": {"vdz": {"limit": 5}}}}, "the policy names vdz, but there is no"),
@@ -743,7 +743,7 @@ def test_a_guest_that_has_migrated_gets_its_policy_where_it_is_now(tmp_path: Pat
     hosts["hv1"]["iokeel_policies"] = {"db9": {"limit": 1}}
     played = play("policies.yml", inventory(tmp_path, hosts), "--check")
     assert dict(played.failures).keys() == {"hv1"}
-    assert "db9: no such guest on this host, nor on one other host of" in played.out
+    assert "db9: not on this host, and not on exactly one other host of" in played.out
 
 
 def test_a_class_that_covers_a_disk_that_cant_be_limited_is_told(tmp_path: Path) -> None:

@@ -110,7 +110,10 @@ class Guest:
         there = running | defined
         if self.name not in there:
             known = ", ".join(sorted(there)) or "none"
-            why = f"no such guest on this host, nor on one other host of this run; there is {known}"
+            why = (
+                "not on this host, and not on exactly one other host of this run; this one has"
+                f" {known}"
+            )
             refuse(module, f"{self.name}: {why}")
         self.uuid = there[self.name]  # virsh would take a name in digits for an id
         self.running = self.name in running
