@@ -60,6 +60,9 @@ FIRST_ROOM_RATIO = 0.85
 SEEN_MOST = 2.0
 # A reading after a gap is one reading: it moves nothing by more than so many seconds' worth.
 LONGEST_S = 2.0
+# Latency says little about an interval that was disturbed: gifts were more than this part of the
+# storage, or the ratio has just been cut by more than SLACK.
+_GIFT_RATIO = 0.02
 # Doubt lasts for this many intervals at most: those in which a gift still shows (`gift`). A cut has
 # been in vain if it was in more than so many in a row.
 _MOST_DOUBT = INTERVALS_WITH_GIFTS
@@ -217,7 +220,7 @@ def _is_doubtful(before: StorageState, load: Load, worst: float) -> bool:
         return False
     return (
         (before.feedback.fell and load.drained)
-        or load.gifts > (SLACK - 1) * most
+        or load.gifts > _GIFT_RATIO * most
         or load.done > SLACK * most
     )
 
