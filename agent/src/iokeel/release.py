@@ -41,9 +41,9 @@ async def release_all(config: Config) -> int:
         followers = [asyncio.create_task(source.run()) for source in agent.sources]
         try:
             await _release_drives(agent)
-            held_vms = {drive.domain for drive in _held(agent)}
-            for source in agent.sources:
-                await source.forget_records(held_vms)
+            if not _held(agent):
+                for source in agent.sources:
+                    await source.forget_records()
         finally:
             for task in followers:
                 task.cancel()

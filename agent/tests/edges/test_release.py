@@ -210,6 +210,23 @@ def test_a_qemu_that_hangs_is_named_and_released_later(
     assert iops(socket) == {"vda": BEFORE, "vdb": 0}
 
 
+def test_drives_are_named_though_libvirt_is_gone(
+    folder: Path, qemu: tuple[subprocess.Popen[bytes], Path]
+) -> None:
+    process, socket = qemu
+    with agent_of(folder, socket) as agent:
+        limit(agent)
+        agent.stop()
+    hang(process)
+    text = agent.config.read_text()
+    gone = f'uri = "qemu+unix:///system?socket={folder}/none"'
+    assert "enabled = false" in text
+    agent.config.write_text(text.replace("enabled = false", gone))
+    done = iokeel("agent", "--release", "--config", agent.config)
+    assert done.status == 1
+    assert "db1/vda, db1/vdb: not given back; see that libvirt's daemon" in done.err
+
+
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
 def test_drives_of_a_vm_that_has_gone_from_the_configuration_are_released(
     folder: Path, socket: Path, end: signal.Signals

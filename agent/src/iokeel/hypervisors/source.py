@@ -100,8 +100,8 @@ class SourceNews:
         """Return the VMs whose QEMUs have done nothing since their last reading. Does no I/O."""
         return ()
 
-    async def forget_records(self, held: Collection[str]) -> None:
-        """Remove the records of what was found, but for those of VMs that are still held."""
+    async def forget_records(self) -> None:
+        """Remove the records of what was found."""
 
 
 class Source(Protocol):
@@ -143,8 +143,8 @@ class Source(Protocol):
     def resting(self) -> Collection[str]:
         """Return the VMs whose QEMUs have done nothing since their last reading. Does no I/O."""
 
-    async def forget_records(self, held: Collection[str]) -> None:
-        """Remove what was written into VMs beside limits, but for those of VMs that are still held.
+    async def forget_records(self) -> None:
+        """Remove what was written into VMs beside limits.
 
         Raises IokeelError if some can't be removed now.
         """

@@ -524,14 +524,12 @@ class LibvirtSource(SourceNews):
         else:
             self._unwritten.discard(name)
 
-    async def forget_records(self, held: Collection[str]) -> None:
-        """Remove the records of what was found, but for those of VMs that are still held."""
+    async def forget_records(self) -> None:
+        """Remove the records of what was found."""
         element, live = libvirt.VIR_DOMAIN_METADATA_ELEMENT, libvirt.VIR_DOMAIN_AFFECT_LIVE
 
         def forget(connection: Any) -> None:
             for domain in connection.listAllDomains(libvirt.VIR_CONNECT_LIST_DOMAINS_ACTIVE):
-                if domain.name() in held:
-                    continue
                 try:
                     domain.metadata(element, FOUND, live)
                 except libvirt.libvirtError:  # it has none, or has ended
