@@ -65,7 +65,7 @@ def define(machine: Host, name: str) -> None:
     machine.run("virsh", "define", "/dev/stdin", input=domain(name))
     machine.run("virsh", "start", name)
     machine.sh(f"""
-        group=/proc/$(pgrep --full 'guest={name},')/autogroup
+        group=/proc/$(pgrep --full '^/usr/bin/qemu.* guest={name},')/autogroup
         [ ! -e $group ] || echo 19 >$group""")
 
 
