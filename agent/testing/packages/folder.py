@@ -37,7 +37,7 @@ def package_folder(
     for codename in codenames:
         (deb,) = packages(codename, project).glob("iokeel_*.deb")
         shutil.copy(deb, folder)
-    return _summed(folder)
+    return summed(folder)
 
 
 def later_folder(folder: Path, present: Path, mark: str = "+1") -> Path:
@@ -59,7 +59,7 @@ def later_folder(folder: Path, present: Path, mark: str = "+1") -> Path:
                 sums.write_text(sums.read_text().replace(before, _md5(init)))
             to = folder / re.sub("(?<=_)[^~_]+", rf"\g<0>{mark}", deb.name, count=1)
             _build(Path(scratch), to)
-    return _summed(folder)
+    return summed(folder)
 
 
 def _build(tree: Path, to: Path) -> None:
@@ -67,7 +67,8 @@ def _build(tree: Path, to: Path) -> None:
     subprocess.run([*command, tree, to], stdout=subprocess.PIPE, check=True)
 
 
-def _summed(folder: Path) -> Path:
+def summed(folder: Path) -> Path:
+    """Write the checksums of a folder's packages, and return the folder."""
     sums = [f"{_sha256(deb)}  {deb.name}\n" for deb in folder.glob("*.deb")]
     (folder / "SHA256SUMS").write_text("".join(sums))
     return folder
@@ -127,7 +128,7 @@ def add_page(folder: Path, codename: str) -> None:
         shutil.move(page.build(Path(scratch)), folder)
     for deb in cached(f"cockpit-{codename}", [root.name], download).glob("*.deb"):
         shutil.copy(deb, folder)
-    _summed(folder)
+    summed(folder)
 
 
 def networked(root: Path, folders: Mapping[Path, Path]) -> Namespace:
@@ -162,4 +163,4 @@ def qemu_folder(folder: Path, mark: str = MARK) -> Path:
             name, version, architecture = deb.name.split("_")
             to = folder / f"{name}_{unquote(version).split(':')[-1]}{mark}_{architecture}"
             _build(Path(scratch), to)
-    return _summed(folder)
+    return summed(folder)
