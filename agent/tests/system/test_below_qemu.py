@@ -152,9 +152,9 @@ def test_a_backup_has_its_rate_and_the_guest_its_limit(
         agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
         backup = folder / "backup.qcow2"
-        with alone():
-            host.virsh("backup-begin", NAME, "/dev/stdin", input=BACKUP.format(file=backup))
-            see_both_go_on(host, vm, agent, LIMIT)
+        stack.enter_context(alone())
+        host.virsh("backup-begin", NAME, "/dev/stdin", input=BACKUP.format(file=backup))
+        see_both_go_on(host, vm, agent, LIMIT)
         assert bounded(group)
 
         agent.stop(signal.SIGKILL)
@@ -192,9 +192,9 @@ def test_a_commit_has_its_rate_and_the_guest_its_limit(
         vm, group = stack.enter_context(guest(host, drive, LOW))
         agent = stack.enter_context(HostAgent(host, f"[jobs]\nbps = {RATE}\n"))
         eventually(lambda: bounded(group), what=f"bounds\n{agent.log()}")
-        with alone():
-            host.virsh("blockcommit", NAME, "vda", "--active")
-            see_both_go_on(host, vm, agent, LOW)
+        stack.enter_context(alone())
+        host.virsh("blockcommit", NAME, "vda", "--active")
+        see_both_go_on(host, vm, agent, LOW)
         assert bounded(group)
         host.virsh("blockjob", NAME, "vda", "--abort")
 
@@ -251,8 +251,8 @@ def test_a_job_without_a_rate_runs_free_beside_the_guest_and_bounds_come_back(
         assert bounded(group)
         host.virsh("blockjob", NAME, "vda", "--bandwidth", "0")
         eventually(lambda: not bounded(group) or "mirror" not in why(agent), what="no bounds")
-        with alone():
-            assert fio(vm, "randread", 4) >= 0.9 * LIMIT, why(agent)
+        stack.enter_context(alone())
+        assert fio(vm, "randread", 4) >= 0.9 * LIMIT, why(agent)
         host.virsh("blockjob", NAME, "vda", "--abort")
         eventually(lambda: bounded(group), what="the bounds again")
 
