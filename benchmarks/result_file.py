@@ -39,10 +39,13 @@ def now() -> str:
 
 
 def revision() -> str | None:
-    """Return this checkout's commit, "-dirty" and a digest if files differ; None outside git."""
-    found = _git("describe", "--always", "--abbrev=12", "--exclude=*", "--dirty").decode().strip()
-    if found.endswith("-dirty"):
-        found += f"-{hashlib.sha256(_git('diff', 'HEAD')).hexdigest()[:8]}"
+    """Return this checkout's commit, "-dirty" and a digest if files differ; None outside git.
+
+    Files of results don't count: a run of many parts writes them as it goes.
+    """
+    found = _git("describe", "--always", "--abbrev=12", "--exclude=*").decode().strip()
+    if differ := _git("diff", "HEAD", "--", ":/", f":(exclude){RESULTS.name}"):
+        found += f"-dirty-{hashlib.sha256(differ).hexdigest()[:8]}"
     return found or None
 
 
