@@ -222,11 +222,13 @@ class Agent:
         return json.loads(body)
 
     def drive(self, domain: str, target: str = "vda") -> dict[str, Any]:
-        """Return one drive's record."""
-        (vm,) = [vm for vm in self.ask("/v1/vms") if vm["domain"] == domain]
-        (drive,) = [drive for drive in vm["drives"] if drive["target"] == target]
-        record: dict[str, Any] = drive
+        """Return one drive's record, which is there a reading after its first limits."""
+        (record,) = eventually(lambda: self._drives(domain, target), what=f"{domain}/{target}")
         return record
+
+    def _drives(self, domain: str, target: str) -> list[dict[str, Any]]:
+        vms = [vm for vm in self.ask("/v1/vms") if vm["domain"] == domain]
+        return [drive for vm in vms for drive in vm["drives"] if drive["target"] == target]
 
     def why(self, domain: str, target: str = "vda") -> str:
         """Return the explanation of a drive's limits."""
