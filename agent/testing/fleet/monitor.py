@@ -8,15 +8,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from iokeel.core.values.curve import DEFAULT_CURVE
+from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve
 from testing.hypervisors.dialects import plain
 from testing.hypervisors.iotune import TOLERANCE, highest_rate
 from testing.hypervisors.qmp_client import QmpClient
 from testing.sampler import Sampler
 
 _PAUSE_S = 0.1
-# The published curve, as QEMU tells it.
-_CURVE = [{"size": size, "cost": cost} for size, cost in DEFAULT_CURVE.points]
 _NAMES = {"iops": "total_iops_sec", "iops_size": "size_iops_sec", "bps": "total_bytes_sec"}
 
 
@@ -51,18 +49,21 @@ class Watched:
 
 
 class WatchedGroups(Watched):
-    """A storage daemon's throttle groups that charge by the cost curve. Others have no limit."""
+    """A storage daemon's throttle groups that charge by a cost curve. Others have no limit."""
 
-    def __init__(self, socket: Path, groups: Sequence[str]) -> None:
+    def __init__(
+        self, socket: Path, groups: Sequence[str], curve: CostCurve = DEFAULT_CURVE
+    ) -> None:
         super().__init__(socket)
         self._groups = groups
+        self._curve = [{"size": size, "cost": cost} for size, cost in curve.points]
 
     def _rates(self) -> dict[str, float]:
         found = {}
         for group in self._groups:
             path = f"/objects/{group}"
             limits = plain(self._qmp.ask("qom-get", path=path, property="limits"))
-            is_priced = limits.get("cost-read") == limits.get("cost-write") == _CURVE
+            is_priced = limits.get("cost-read") == limits.get("cost-write") == self._curve
             found[group] = float(limits["iops-total"] or inf) if is_priced else inf
         return found
 

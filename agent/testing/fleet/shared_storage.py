@@ -16,6 +16,7 @@ from iokeel.config.etcd_access import Access
 from iokeel.core.fleet.claims import Budget
 from iokeel.core.fleet.host import TERM_S, Me
 from iokeel.core.fleet.ledger import Ledger
+from iokeel.core.values.curve import DEFAULT_CURVE, CostCurve
 from iokeel.fleet.etcd import Etcd
 from iokeel.fleet.keys import BudgetId, Kind
 from iokeel.fleet.store import FleetStore
@@ -35,7 +36,7 @@ class Disk(NamedTuple):
     """A disk that hosts share.
 
     name: as agents know it. node: options of the block node that reaches it. table: describes it in
-    each host's configuration, if that is needed.
+    each host's configuration, if that is needed. curve: what its requests cost.
 
     An NBD server has no counters on hosts. A block device has. Hosts that use the same one see the
     counters of all of them, which makes no difference to its latency.
@@ -44,6 +45,7 @@ class Disk(NamedTuple):
     name: str
     node: str
     table: str = ""
+    curve: CostCurve = DEFAULT_CURVE
 
     @classmethod
     def by_nbd(cls, server: Nbdkit) -> Disk:
@@ -243,7 +245,7 @@ def fleet(
             )
             there[name] = StorageHost(name, own, agent, daemon, [*drives])
         watched = {
-            name: WatchedGroups(host.folder / "watch.sock", host.drives)
+            name: WatchedGroups(host.folder / "watch.sock", host.drives, disks[name].curve)
             for name, host in there.items()
         }
         monitor = stack.enter_context(Monitor({**watched}))

@@ -20,6 +20,8 @@ from benchmarks.fleet.array.disk_load import (
     taken_over_s,
 )
 from iokeel.core.fleet.claims import Budget, Shared
+from iokeel.core.values.curve import CostCurve
+from iokeel.words.units import parse_size
 from testing.fleet.etcd import Etcd, running
 from testing.fleet.shared_storage import Disk, Fleet, fleet
 from testing.lab.disks.shared_disk import SharedDisk
@@ -59,8 +61,9 @@ class Device:
     def of_host(self, path: Path) -> Disk:
         """Return it as a host has it, by a block device of its own."""
         disk = Disk.by_device(path)
-        curve = [[size, cost] for size, cost in self.costs.items()]
-        return disk._replace(table=f"{disk.table}curve_read = {curve}\n")
+        curve = CostCurve(tuple((parse_size(size), cost) for size, cost in self.costs.items()))
+        points = [[size, cost] for size, cost in self.costs.items()]
+        return disk._replace(table=f"{disk.table}curve_read = {points}\n", curve=curve)
 
     def budget(self, target_ms: float) -> Budget:
         """Return its budget in the fleet, with a latency target."""
