@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator, Seque
 from math import inf
 from pathlib import Path
 
-from iokeel.config.settings import AgentConfig, Config
+from iokeel.config.settings import Config
+from iokeel.config.tables import AgentConfig
 from iokeel.core.values.counters import NS_PER_S
 from iokeel.core.values.observation import Reason
 from iokeel.core.values.policy import DomainPolicy, DrivePolicy

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.config.settings import CgroupConfig, Config
+from iokeel.config.settings import Config
+from iokeel.config.tables import CgroupConfig
 from iokeel.core.enforce.backstop import CgroupOrder, IoMax
 from iokeel.core.values.counters import NS_PER_S, DriveId
 from iokeel.core.values.policy import DrivePolicy

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.config.settings import CgroupConfig
+from iokeel.config.tables import CgroupConfig
 from iokeel.core.enforce.jobs import BlockJob
 from iokeel.core.measure.rates import rates
 from iokeel.core.values.counters import NS_PER_S, Counters, DriveId

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from iokeel.config.settings import Config, LibvirtConfig, VmConfig
+from iokeel.config.settings import Config, VmConfig
+from iokeel.config.tables import LibvirtConfig
 from iokeel.core.values.counters import DriveId
 from iokeel.core.values.limits import ThrottleLimits
 from iokeel.core.values.policy import DomainPolicy, DrivePolicy

@@ -24,8 +24,8 @@ import msgspec
 
 from iokeel.config.load import load, parse, storages_of, tenants_of
 from iokeel.config.paths import DEFAULT_CONFIG
-from iokeel.config.settings import KINDS, AgentConfig, Config, StorageConfig
-from iokeel.config.tables import validated
+from iokeel.config.settings import KINDS, Config, StorageConfig
+from iokeel.config.tables import AgentConfig, validated
 from iokeel.core.values.policy import TenantPolicy
 from iokeel.errors import ConfigError, IokeelError, PolicyError
 from iokeel.words.quoting import reason, shown_path

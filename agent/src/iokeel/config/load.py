@@ -5,29 +5,23 @@ from __future__ import annotations
 import re
 import socket
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
-from iokeel.config.paths import DEFAULT_CONFIG, DEFAULT_FACTS, PROXMOX_FACTS
+from iokeel.config.paths import DEFAULT_CONFIG, PROXMOX_FACTS
 from iokeel.config.rules import rules_of
 from iokeel.config.settings import (
     KINDS,
-    AgentConfig,
-    CgroupConfig,
     Config,
     DiscoverConfig,
     FleetConfig,
-    HistoryConfig,
-    HookConfig,
-    JobsConfig,
-    LibvirtConfig,
     StorageConfig,
     VmConfig,
 )
 from iokeel.config.tables import (
-    AgentTable,
+    AgentConfig,
     ClassTable,
     CurveTable,
     Root,
@@ -54,11 +48,7 @@ from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.libvirt_xml.written import class_of
 from iokeel.words.quoting import shown, shown_path
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 T = TypeVar("T")
-D = TypeVar("D", bound="DataclassInstance")
 
 # A tick, and the time in which QEMUs take limits, have to fit in GUARD_S (core/fleet/host.py).
 _MOST_FLEET_TICK_S = 2.0
@@ -110,22 +100,22 @@ def parse(data: bytes, file: str) -> Config:
     except PolicyError as error:
         raise ConfigError.of(error, error.where) from None
     return Config(
-        _agent(raw.agent, file),
-        _with(LibvirtConfig(), raw.libvirt),
-        _with(HookConfig(), raw.hook),
+        _checked(raw.agent, file),
+        raw.libvirt,
+        raw.hook,
         model,
         classes,
         tenants,
         vms,
         tuple(_discover(raw, file)),
         dict(storages_of(raw, model, file)),
-        _with(CgroupConfig(), raw.cgroup),
-        _with(JobsConfig(), raw.jobs),
-        _with(HistoryConfig(), raw.history),
+        raw.cgroup,
+        raw.jobs,
+        raw.history,
         _fleet(raw, file),
         ceilings,
         rules,
-        _or(raw.policy.facts_dir, DEFAULT_FACTS),
+        raw.policy.facts_dir,
         {kind: values[kind] for kind in KINDS if kind in values},
         text=data,
     )
@@ -141,17 +131,8 @@ def _not_toml(error: tomllib.TOMLDecodeError, data: bytes, file: str) -> ConfigE
     return ConfigError(f"{file}, {place}", f"not TOML, {what}", mend)
 
 
-def _or(written: T | None, default: T) -> T:
-    return default if written is None else written
-
-
-def _with(default: D, table: Table) -> D:
-    """Return settings with what is written in a table: its keys are fields of theirs."""
-    return replace(default, **_written(table, table.model_fields_set))
-
-
-def _agent(table: AgentTable, file: str) -> AgentConfig:
-    address, web = table.metrics_address, table.metrics_web_config
+def _checked(agent: AgentConfig, file: str) -> AgentConfig:
+    address, web = agent.metrics_address, agent.metrics_web_config
     if address is None and web is not None:
         where = f"{file}, [agent] metrics_web_config"
         raise ConfigError(where, "is of no use without metrics_address", "give that, too")
@@ -161,7 +142,7 @@ def _agent(table: AgentTable, file: str) -> AgentConfig:
             f"{address.host} is not a loopback address, and anybody may read metrics there",
             "write 127.0.0.1 or [::1], or say by metrics_web_config who may read them",
         )
-    return _with(AgentConfig(), table)
+    return agent
 
 
 def _fleet(raw: Root, file: str) -> FleetConfig | None:
@@ -169,7 +150,7 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
     table = raw.fleet
     if table is None:
         return None
-    from iokeel.config.etcd_access import DEFAULT_PREFIX, Access
+    from iokeel.config.etcd_access import Access
 
     where = f"{file}, [fleet]"
     host = table.host or socket.gethostname()
@@ -177,22 +158,14 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
         raise ConfigError(
             f"{where} host", "is missing, and this machine has no host name", "name it: host ="
         )
-    if (tick_s := raw.agent.tick_seconds) is not None and tick_s > _MOST_FLEET_TICK_S:
+    if (tick_s := raw.agent.tick_seconds) > _MOST_FLEET_TICK_S:
         what = f"is {tick_s:g}, but a host of the fleet has to lower limits in time"
         raise ConfigError(
             f"{file}, [agent] tick_seconds", what, f"give at most {_MOST_FLEET_TICK_S:g}"
         )
     try:
-        access = Access(
-            tuple(table.etcd),
-            table.ca,
-            table.certificate,
-            table.key,
-            table.user,
-            table.password_file,
-            _or(table.prefix, DEFAULT_PREFIX),
-            _or(table.insecure, False),
-        )
+        given = table.model_dump(exclude={"etcd", "host"}, exclude_unset=True)
+        access = Access(tuple(table.etcd), **given)
     except ConfigError as error:
         raise ConfigError.of(error, f"{file}, {error.where}") from None
     return FleetConfig(access, host)
@@ -200,15 +173,14 @@ def _fleet(raw: Root, file: str) -> FleetConfig | None:
 
 def _storage(table: StorageTable, model: CostModel | None) -> StorageConfig:
     names = {"capacity", "latency_target_ms", "least_ratio", "most_ratio"}
-    policy = replace(StoragePolicy(model=model), **_written(table, names))  # type: ignore[arg-type]
-    drives = tuple(table.drives or ())
-    devices = tuple(table.devices or ())
+    policy = replace(StoragePolicy(model=model), **_written(table, names))
+    drives, devices = tuple(table.drives), tuple(table.devices)
     return StorageConfig(policy, table.device, table.path, table.source, drives, devices)
 
 
-def _written(table: Table, names: Collection[str]) -> dict[str, object]:
+def _written(table: Table, names: set[str]) -> dict[str, Any]:
     """Return those of some keys that were written."""
-    return {name: getattr(table, name) for name in names if name in table.model_fields_set}
+    return table.model_dump(include=names, exclude_unset=True)
 
 
 def _given(table: ClassTable) -> dict[str, object]:
@@ -242,7 +214,7 @@ def _classes(raw: Root, file: str) -> Iterator[tuple[str, DrivePolicy]]:
 def tenants_of(raw: Root, file: str) -> Iterator[tuple[str, TenantPolicy]]:
     """Yield the tenants by name. Raises PolicyError."""
     for name, table in raw.tenants.items():
-        tenant = _with(TenantPolicy(), table)
+        tenant = replace(TenantPolicy(), **table.model_dump(exclude_unset=True))
         checked(tenant, f"{file}, [tenants.{name}]", str)
         yield name, tenant
 
@@ -253,9 +225,8 @@ def _ceilings(raw: Root, file: str) -> Iterator[Ceiling]:
         most = vm_policy(_written(table, {field.name for field in fields(VmPolicy)}), where, str)
         given = _written(table, {"weight", "latency_target_ms"})
         drive = override(DrivePolicy(), given, where, str)
-        job_bps = _or(table.job_bps, raw.jobs.bps)
-        domains = tuple(_or(table.domains, ["*"]))
-        yield Ceiling(name, most or VmPolicy(), drive, job_bps, table.tenant, domains)
+        job_bps = table.job_bps or raw.jobs.bps
+        yield Ceiling(name, most or VmPolicy(), drive, job_bps, table.tenant, tuple(table.domains))
 
 
 def storages_of(
@@ -296,14 +267,14 @@ def _vms(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Iterator[V
         together = vm_policy(given, where, str)
         mode = vm.mode or raw.policy.mode
         policy = DomainPolicy(drives, default, vm.tenant, together, vm.job_bps, mode=mode)
-        yield VmConfig(vm.name, vm.socket, policy, _or(vm.shared, False))
+        yield VmConfig(vm.name, vm.socket, policy, vm.shared)
 
 
 def _discover(raw: Root, file: str) -> Iterator[DiscoverConfig]:
     for number, table in enumerate(raw.discover, 1):
         facts = table.facts
         if table.format is not None:
-            facts = _or(facts, PROXMOX_FACTS)
+            facts = facts or PROXMOX_FACTS
         elif facts is not None:
             mend = 'write format = "proxmox", or remove it'
             raise ConfigError(f"{file}, [[discover]] {number} facts", "lacks its format", mend)
@@ -316,15 +287,16 @@ def for_running(old: Config, new: Config) -> tuple[Config, list[str]]:
     Sockets, ports, folders, the tick, libvirt's connection and the fleet stay the old ones. The
     keys of those that differ are returned too: they wait for a restart.
     """
-    agent = replace(old.agent, log_level=new.agent.log_level)
+    agent = old.agent.model_copy(update={"log_level": new.agent.log_level})
+    tables: tuple[tuple[str, Table, Table], ...] = (
+        ("agent", agent, new.agent),
+        ("libvirt", old.libvirt, new.libvirt),
+    )
     waiting = [
-        f"[{table}] {field.name}"
-        for table, kept, wanted in (
-            ("agent", agent, new.agent),
-            ("libvirt", old.libvirt, new.libvirt),
-        )
-        for field in fields(kept)
-        if getattr(kept, field.name) != getattr(wanted, field.name)
+        f"[{table}] {name}"
+        for table, kept, wanted in tables
+        for name in type(kept).model_fields
+        if getattr(kept, name) != getattr(wanted, name)
     ]
     if new.fleet != old.fleet:
         waiting.append("[fleet]")

@@ -35,7 +35,7 @@ _PLACE = "{fact}"
 
 def rules_of(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Rules:
     """Return the rules of a file. Raises ConfigError or PolicyError, which names rule and key."""
-    trust = raw.policy.trust or []
+    trust = raw.policy.trust
     for fact in trust:
         if not any(fnmatchcase(name, fact) for name in names()):
             raise _unknown(f"{file}, [policy] trust", fact)
@@ -46,9 +46,8 @@ def rules_of(raw: Root, classes: Mapping[str, DrivePolicy], file: str) -> Rules:
             raise ConfigError(where, "another rule has this name", "give each its own")
         taken.add(table.name)
         made.append(_Reader(where, classes, trust).rule(table))
-    metadata = raw.policy.metadata is not False
-    digest = _digest(raw) if made or not metadata else ""
-    return Rules(tuple(made), metadata, raw.policy.mode or ENFORCE, digest)
+    digest = _digest(raw) if made or not raw.policy.metadata else ""
+    return Rules(tuple(made), raw.policy.metadata, raw.policy.mode or ENFORCE, digest)
 
 
 def _digest(raw: Root) -> str:

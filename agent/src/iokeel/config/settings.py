@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from iokeel.config.paths import DEFAULT_FACTS, DEFAULT_SOCKET
+from iokeel.config.paths import DEFAULT_FACTS
+from iokeel.config.tables import (
+    AgentConfig,
+    CgroupConfig,
+    HistoryConfig,
+    HookConfig,
+    JobsConfig,
+    LibvirtConfig,
+)
 from iokeel.core.values.curve import DEFAULT_MODEL, CostModel
 from iokeel.core.values.policy import BUILTIN_CLASSES, DomainPolicy, DrivePolicy, TenantPolicy
 from iokeel.core.values.storage import StorageId, StoragePolicy
@@ -21,54 +28,6 @@ if TYPE_CHECKING:  # only [fleet] needs it
 
 #: The kinds of tables that stay in force after they have gone (last.py).
 KINDS = ("tenants", "storage")
-
-
-class Address(NamedTuple):
-    """An IP address and a port."""
-
-    host: str
-    port: int
-
-    @property
-    def is_loopback(self) -> bool:
-        """Whether only this host reaches it."""
-        return ipaddress.ip_address(self.host).is_loopback
-
-
-@dataclass(frozen=True, slots=True)
-class AgentConfig:
-    """[agent]: its socket, its folder of state, its tick, its log, and its metrics.
-
-    metrics_address: where metrics are served besides the socket; None for nowhere.
-    metrics_web_config: the file that says how, and to whom (web_file.py); None: to anybody, which
-    takes a loopback address.
-    """
-
-    socket: Path = DEFAULT_SOCKET
-    state_dir: Path = Path("/var/lib/iokeel")
-    tick_seconds: float = 1.0
-    log_level: str = "info"
-    metrics_address: Address | None = None
-    metrics_web_config: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LibvirtConfig:
-    """[libvirt]: whether to serve the domains of a libvirt connection, and the connection's URI.
-
-    passthrough: whether commands may be sent past libvirt, which marks a domain as tainted.
-    """
-
-    enabled: bool = True
-    uri: str = "qemu:///system"
-    passthrough: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class HookConfig:
-    """[hook]: whether a guest with a malformed policy may not start."""
-
-    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,39 +90,6 @@ class StorageConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupConfig:
-    """[cgroup]: whether VMs have a backstop in their cgroups, and how far above their share.
-
-    margin: bounds are this many times the share, 1 or more.
-    """
-
-    enabled: bool = True
-    margin: float = 1.25
-
-
-@dataclass(frozen=True, slots=True)
-class JobsConfig:
-    """[jobs]: the rate of each block job of a VM whose policy gives none.
-
-    bps: in bytes a second; None for no rate.
-    """
-
-    bps: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HistoryConfig:
-    """[history]: for how many days the history of weeks is kept; 0 records none."""
-
-    keep_days: int = 14
-
-    @property
-    def keep_hours(self) -> int:
-        """The same in hours."""
-        return 24 * self.keep_days
-
-
-@dataclass(frozen=True, slots=True)
 class FleetConfig:
     """[fleet]: how etcd is reached, and this host's name in the fleet."""
 
@@ -182,18 +108,18 @@ class Config:
     text: the whole file.
     """
 
-    agent: AgentConfig = AgentConfig()
-    libvirt: LibvirtConfig = LibvirtConfig()
-    hook: HookConfig = HookConfig()
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    libvirt: LibvirtConfig = field(default_factory=LibvirtConfig)
+    hook: HookConfig = field(default_factory=HookConfig)
     model: CostModel = DEFAULT_MODEL
     classes: Mapping[str, DrivePolicy] = field(default_factory=lambda: BUILTIN_CLASSES)
     tenants: Mapping[str, TenantPolicy] = field(default_factory=dict)
     vms: tuple[VmConfig, ...] = ()
     discover: tuple[DiscoverConfig, ...] = ()
     storages: Mapping[StorageId, StorageConfig] = field(default_factory=dict)
-    cgroup: CgroupConfig = CgroupConfig()
-    jobs: JobsConfig = JobsConfig()
-    history: HistoryConfig = HistoryConfig()
+    cgroup: CgroupConfig = field(default_factory=CgroupConfig)
+    jobs: JobsConfig = field(default_factory=JobsConfig)
+    history: HistoryConfig = field(default_factory=HistoryConfig)
     fleet: FleetConfig | None = None
     ceilings: tuple[Ceiling, ...] = ()
     rules: Rules = field(default_factory=Rules)

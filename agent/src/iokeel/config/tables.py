@@ -1,6 +1,7 @@
 """The tables and keys that may be written in the agent's configuration, and faults of others.
 
-A key that wasn't written is None here. Defaults are those of iokeel.config.settings.
+A table named Config is a setting as it is written. In the others, a key that wasn't written is
+None: what it is then depends on other tables (load.py).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NamedTuple, get_args
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -23,7 +24,7 @@ from pydantic import (
     ValidationError,
 )
 
-from iokeel.config.settings import Address
+from iokeel.config.paths import DEFAULT_FACTS, DEFAULT_SOCKET
 from iokeel.core.values.curve import LEAST_COST, MOST_COST
 from iokeel.core.values.policy import LEAST_JOB_BPS, MOST_BPS, MOST_IOPS, MOST_LATENCY_MS
 from iokeel.errors import ConfigError
@@ -68,6 +69,18 @@ _ITEMS = {"domains": "name", "drives": "drive", "devices": "device", "etcd": "UR
 _BOUNDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 
+class Address(NamedTuple):
+    """An IP address and a port."""
+
+    host: str
+    port: int
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only this host reaches it."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+
 class WrongValue(ValueError):
     """A value can't be used. what: its fault. mend: what to write instead."""
 
@@ -78,6 +91,8 @@ class WrongValue(ValueError):
 
 
 def _text(value: object) -> str:
+    if isinstance(value, Path):  # as code gives it
+        return str(value)
     if not isinstance(value, str):
         raise WrongValue(f"{shown(value)} is not a string", "write it in quotes")
     return value
@@ -115,6 +130,8 @@ def _facts(value: object) -> str:
 
 
 def _address(value: object) -> Address:
+    if isinstance(value, Address):
+        return value
     text = _text(value)
     match = re.fullmatch(r"(?:\[([^]%]*)\]|([^:]*)):([0-9]{1,5})", text, re.ASCII)
     if match is None or not 1 <= int(match[3]) <= 65535:
@@ -265,29 +282,37 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
-class AgentTable(Table):
-    """[agent]."""
+class AgentConfig(Table):
+    """[agent]: its socket, its folder of state, its tick, its log, and its metrics.
 
-    socket: Socket | None = None
-    state_dir: AbsolutePath | None = None
-    tick_seconds: Annotated[float, Field(ge=0.2, le=10)] | None = None
-    log_level: Literal["debug", "info", "warning", "error"] | None = None
+    metrics_address: where metrics are served besides the socket; None for nowhere.
+    metrics_web_config: the file that says how, and to whom (web_file.py); None: to anybody, which
+    takes a loopback address.
+    """
+
+    socket: Socket = DEFAULT_SOCKET
+    state_dir: AbsolutePath = Path("/var/lib/iokeel")
+    tick_seconds: Annotated[float, Field(ge=0.2, le=10)] = 1.0
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     metrics_address: IpAddress | None = None
     metrics_web_config: AbsolutePath | None = None
 
 
-class LibvirtTable(Table):
-    """[libvirt]."""
+class LibvirtConfig(Table):
+    """[libvirt]: whether to serve the domains of a libvirt connection, and the connection's URI.
 
-    enabled: bool | None = None
-    uri: Uri | None = None
-    passthrough: bool | None = None
+    passthrough: whether commands may be sent past libvirt, which marks a domain as tainted.
+    """
+
+    enabled: bool = True
+    uri: Uri = "qemu:///system"
+    passthrough: bool = True
 
 
-class HookTable(Table):
-    """[hook]."""
+class HookConfig(Table):
+    """[hook]: whether a guest with a malformed policy may not start."""
 
-    strict: bool | None = None
+    strict: bool = False
 
 
 class CurveTable(Table):
@@ -335,7 +360,7 @@ class TenantTable(Table):
 class CeilingTable(VmPromise):
     """[ceilings.NAME]."""
 
-    domains: list[str] | None = None
+    domains: list[str] = ["*"]
     tenant: Name | None = None
     limit: Whole
     weight: Whole | None = None
@@ -346,10 +371,10 @@ class CeilingTable(VmPromise):
 class PolicyTable(Table):
     """[policy]."""
 
-    metadata: bool | None = None
+    metadata: bool = True
     mode: Mode | None = None
-    trust: list[str] | None = None
-    facts_dir: AbsolutePath | None = None
+    trust: list[str] = []
+    facts_dir: AbsolutePath = DEFAULT_FACTS
 
 
 class RuleDriveTable(ClassTable):
@@ -381,10 +406,10 @@ class StorageTable(Table):
     """[storage.NAME]."""
 
     device: AbsolutePath | None = None
-    devices: list[Devices] | None = None
+    devices: list[Devices] = []
     path: AbsolutePath | None = None
     source: NetworkStorage | None = None
-    drives: list[Pattern] | None = None
+    drives: list[Pattern] = []
     capacity: Annotated[int, Field(ge=1, le=MOST_IOPS)] | None = None
     latency_target_ms: Annotated[float, Field(ge=0.001, le=MOST_LATENCY_MS)] | None = None
     least_ratio: Annotated[float, Field(ge=0.01, le=1)] | None = None
@@ -393,23 +418,34 @@ class StorageTable(Table):
     curve_write: list[Point] | None = None
 
 
-class CgroupTable(Table):
-    """[cgroup]."""
+class CgroupConfig(Table):
+    """[cgroup]: whether VMs have a backstop in their cgroups, and how far above their share.
 
-    enabled: bool | None = None
-    margin: Annotated[float, Field(ge=1, le=100)] | None = None
+    margin: bounds are this many times the share.
+    """
+
+    enabled: bool = True
+    margin: Annotated[float, Field(ge=1, le=100)] = 1.25
 
 
-class JobsTable(Table):
-    """[jobs]."""
+class JobsConfig(Table):
+    """[jobs]: the rate of each block job of a VM whose policy gives none.
+
+    bps: in bytes a second; None for no rate.
+    """
 
     bps: JobBps | None = None
 
 
-class HistoryTable(Table):
-    """[history]."""
+class HistoryConfig(Table):
+    """[history]: for how many days the history of weeks is kept; 0 records none."""
 
-    keep_days: Annotated[int, Field(ge=0, le=1000)] | None = None
+    keep_days: Annotated[int, Field(ge=0, le=1000)] = 14
+
+    @property
+    def keep_hours(self) -> int:
+        """The same in hours."""
+        return 24 * self.keep_days
 
 
 class FleetTable(Table):
@@ -423,7 +459,7 @@ class FleetTable(Table):
     key: AbsolutePath | None = None
     user: str | None = None
     password_file: AbsolutePath | None = None
-    insecure: bool | None = None
+    insecure: bool = False
 
 
 class VmTable(VmPromise):
@@ -431,7 +467,7 @@ class VmTable(VmPromise):
 
     name: Name
     socket: Socket
-    shared: bool | None = None
+    shared: bool = False
     mode: Mode | None = None
     tenant: Name | None = None
     class_: Name | None = Field(None, alias="class")
@@ -450,17 +486,17 @@ class DiscoverTable(Table):
 class Root(Table):
     """The whole file."""
 
-    agent: AgentTable = AgentTable()
-    libvirt: LibvirtTable = LibvirtTable()
-    hook: HookTable = HookTable()
+    agent: AgentConfig = AgentConfig()
+    libvirt: LibvirtConfig = LibvirtConfig()
+    hook: HookConfig = HookConfig()
     curve: CurveTable = CurveTable()
     classes: dict[Name, ClassTable] = {}
     tenants: dict[TenantName, TenantTable] = {}
     ceilings: dict[Name, CeilingTable] = {}
     storage: dict[Name, StorageTable] = {}
-    cgroup: CgroupTable = CgroupTable()
-    jobs: JobsTable = JobsTable()
-    history: HistoryTable = HistoryTable()
+    cgroup: CgroupConfig = CgroupConfig()
+    jobs: JobsConfig = JobsConfig()
+    history: HistoryConfig = HistoryConfig()
     fleet: FleetTable | None = None
     vm: list[VmTable] = []
     discover: list[DiscoverTable] = []

@@ -17,8 +17,7 @@ import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
 from iokeel.config.pem_files import doubt_of, load_pair, stamp_of, unusable
-from iokeel.config.settings import Address
-from iokeel.config.tables import Table
+from iokeel.config.tables import Address, Table
 from iokeel.errors import ConfigError
 from iokeel.words.quoting import did_you_mean, shown, shown_path
 

@@ -32,7 +32,8 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from iokeel import __version__
-from iokeel.config.settings import AgentConfig, Config
+from iokeel.config.settings import Config
+from iokeel.config.tables import AgentConfig
 from iokeel.core.values.policy import MOST_IOPS
 from iokeel.errors import ConfigError, IokeelError, PolicyError, TargetsMissing
 from iokeel.host.process import peer

@@ -18,7 +18,7 @@ from pathlib import Path
 import bcrypt
 from aiohttp import BasicAuth, web
 
-from iokeel.config.settings import Address
+from iokeel.config.tables import Address
 from iokeel.config.web_file import Web, load_web
 from iokeel.errors import ConfigError
 from iokeel.host.threads import beside

@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from iokeel.config.settings import CgroupConfig, Config
+from iokeel.config.settings import Config
+from iokeel.config.tables import CgroupConfig
 from iokeel.core.enforce.backstop import CgroupOrder, vm_orders
 from iokeel.core.values.counters import NS_PER_S
 from iokeel.core.values.state import State

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from iokeel.config.load import parse
-from iokeel.config.settings import AgentConfig, Config
+from iokeel.config.settings import Config
+from iokeel.config.tables import AgentConfig
 from iokeel.core.values.policy import LastGood
 from iokeel.core.values.state import State
 from iokeel.hypervisors.policies import Policies

@@ -16,18 +16,16 @@ from hypothesis import strategies as st
 
 from iokeel.config.load import load, parse
 from iokeel.config.paths import DEFAULT_CONFIG, PROXMOX_FACTS
-from iokeel.config.settings import (
+from iokeel.config.settings import Config, StorageConfig, VmConfig
+from iokeel.config.tables import (
     Address,
     AgentConfig,
     CgroupConfig,
-    Config,
     HookConfig,
     JobsConfig,
     LibvirtConfig,
-    StorageConfig,
-    VmConfig,
+    validated,
 )
-from iokeel.config.tables import validated
 from iokeel.core.values.curve import DEFAULT_CURVE, DEFAULT_MODEL, CostCurve, CostModel
 from iokeel.core.values.policy import (
     BUILTIN_CLASSES,
@@ -149,15 +147,15 @@ def test_every_key_is_read_into_the_cores_types() -> None:
     found = parse(EVERYTHING.encode(), "agent.toml")
     gold = DrivePolicy(limit=5000)
     assert found.agent == AgentConfig(
-        Path("/run/x/agent.sock"),
-        Path("/var/lib/x"),
-        2.0,
-        "debug",
-        Address("::1", 9632),
-        Path("/etc/x/web.yml"),
+        socket=Path("/run/x/agent.sock"),
+        state_dir=Path("/var/lib/x"),
+        tick_seconds=2.0,
+        log_level="debug",
+        metrics_address=Address("::1", 9632),
+        metrics_web_config=Path("/etc/x/web.yml"),
     )
-    assert found.libvirt == LibvirtConfig(False, "qemu:///session")
-    assert found.hook == HookConfig(True)
+    assert found.libvirt == LibvirtConfig(enabled=False, uri="qemu:///session")
+    assert found.hook == HookConfig(strict=True)
     assert found.model.read.points == ((4096, 1.0), (65536, 10.0), (1048576, 150.5))
     assert found.model.write.points == ((4096, 2.0),)
     assert found.classes == {
@@ -204,8 +202,8 @@ def test_every_key_is_read_into_the_cores_types() -> None:
         ),
         "sda": StorageConfig(StoragePolicy()),
     }
-    assert found.cgroup == CgroupConfig(False, 1.5)
-    assert found.jobs == JobsConfig(50_000_000)
+    assert found.cgroup == CgroupConfig(enabled=False, margin=1.5)
+    assert found.jobs == JobsConfig(bps=50_000_000)
     assert found.ceilings == (
         Ceiling(
             "a-1",
@@ -228,7 +226,7 @@ def test_what_is_not_written_has_its_default(text: str) -> None:
     assert found.agent.state_dir == Path("/var/lib/iokeel")
     assert found.agent.tick_seconds == 1.0
     assert found.agent.metrics_address is None
-    assert found.libvirt == LibvirtConfig(True, "qemu:///system")
+    assert found.libvirt == LibvirtConfig(enabled=True, uri="qemu:///system")
     assert found.hook.strict is False
     assert found.jobs.bps is None
     assert found.model == DEFAULT_MODEL
@@ -268,7 +266,7 @@ def test_a_network_storage_has_the_name_that_its_uri_says(uri: str) -> None:
 
 def test_a_configuration_does_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
-        Config().hook = HookConfig(True)  # type: ignore[misc]
+        Config().hook = HookConfig(strict=True)  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
 
 from iokeel.config.load import carried_over, for_running, parse
-from iokeel.config.settings import AgentConfig, Config, LibvirtConfig
+from iokeel.config.settings import Config
+from iokeel.config.tables import AgentConfig, LibvirtConfig
 from iokeel.core.values.counters import DriveId, Flow, Mix
 from iokeel.core.values.state import DriveState, Pricing, State
 
@@ -54,12 +55,12 @@ socket = "/a"
 def test_every_setting_is_taken_over_or_said_to_wait() -> None:
     config, waiting = for_running(Config(), OTHER)
     kept = {
-        *(f"[agent] {field.name}" for field in fields(AgentConfig) if field.name != "log_level"),
-        *(f"[libvirt] {field.name}" for field in fields(LibvirtConfig)),
+        *(f"[agent] {name}" for name in AgentConfig.model_fields if name != "log_level"),
+        *(f"[libvirt] {name}" for name in LibvirtConfig.model_fields),
         "[fleet]",
     }
     assert {*waiting} == kept
-    assert config.agent == replace(AgentConfig(), log_level="debug")
+    assert config.agent == AgentConfig(log_level="debug")
     assert config.libvirt == LibvirtConfig()
     assert config.fleet is None
     for field in fields(Config):

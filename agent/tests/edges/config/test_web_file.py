@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iokeel.config.settings import Address
+from iokeel.config.tables import Address
 from iokeel.config.web_file import load_web
 from iokeel.errors import ConfigError
 from testing.fleet.etcd import Certificates

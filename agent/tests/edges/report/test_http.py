@@ -25,7 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from iokeel.cli import client
 from iokeel.config.load import parse
-from iokeel.config.settings import AgentConfig, Config
+from iokeel.config.settings import Config
+from iokeel.config.tables import AgentConfig
 from iokeel.core.values.state import State
 from iokeel.errors import ConfigError, IokeelError
 from iokeel.report.history import History

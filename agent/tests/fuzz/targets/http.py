@@ -13,7 +13,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from iokeel.cli import client
-from iokeel.config.settings import AgentConfig, Config
+from iokeel.config.settings import Config
+from iokeel.config.tables import AgentConfig
 from iokeel.core.values.state import State
 from iokeel.errors import IokeelError
 from iokeel.hypervisors.source import DriveInfo, VmInfo
