@@ -61,7 +61,7 @@ SWEEPS = (
     Sweep(RETUNE, "DRIFT_COST_S", (0.1, 0.2, 0.45, 1.0, 2.0)),
     Sweep(MEASURE, "LOOK_AGAIN_S", (0.1, 0.2, 0.4, 0.8)),
     Sweep(RETUNE, "MIN_INTERVAL_S", (0.0, 0.5, 1.0, 2.0)),
-    Sweep(MIX, "MIX_HALF_LIFE_S", (1.0, 2.0, 4.0, 8.0)),
+    Sweep(MIX, "LOOK_WEIGHT", (0.05, 0.1, 0.2, 0.4)),
 )
 
 

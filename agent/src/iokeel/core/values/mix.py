@@ -14,10 +14,8 @@ SIZE_RATIO = 0.2
 NOISE_RATIO = 0.025
 # How many times its own noise a figure has to move to count.
 NOISE_FACTOR = 2.0
-# In a steady mix, an interval this old counts for half.
-MIX_HALF_LIFE_S = 4.0
-# The weight of a look in the noise estimate.
-_NOISE_GAIN = 0.2
+# The last look's weight in a steady mix, and in its noise: five looks or so count.
+LOOK_WEIGHT = 0.2
 # The most that one change may count, as a multiple of the noise, because a shift is no noise. If
 # changes are normally distributed, 1.7 % of them are beyond that.
 _NOISE_CLIP = 3.0
@@ -82,7 +80,7 @@ class Noise(NamedTuple):
         change, most = abs(value / before - 1), _NOISE_CLIP * ratio
         if most < NOISE_RATIO:
             most = NOISE_RATIO
-        return Noise(value, ratio + _NOISE_GAIN * ((change if change < most else most) - ratio))
+        return Noise(value, ratio + LOOK_WEIGHT * ((change if change < most else most) - ratio))
 
 
 NO_NOISE = Noise()
@@ -110,8 +108,7 @@ def mean_mix(mix: Mix | None, did: Rates) -> Mix:
     """Return the mean of a mix and a new interval. Older intervals count for less."""
     if mix is None:
         return Mix(did.read, did.write)
-    keep: float = 0.5 ** (did.elapsed_s / MIX_HALF_LIFE_S)
-    return Mix(_mean(mix.read, did.read, keep), _mean(mix.write, did.write, keep))
+    return Mix(_mean(mix.read, did.read), _mean(mix.write, did.write))
 
 
 def _mean_size(mix: Mix) -> float:
@@ -119,9 +116,12 @@ def _mean_size(mix: Mix) -> float:
     return (read.bps + write.bps) / (read.raw_iops + write.raw_iops)
 
 
-def _mean(old: Flow, new: Flow, keep: float) -> Flow:
+def _mean(old: Flow, new: Flow) -> Flow:
     if new is old:  # it does nothing, and did nothing (rates.py)
         return old
     raw_iops, bps, seen_bytes = new
-    gain = 1 - keep
-    return Flow(keep * old.raw_iops + gain * raw_iops, keep * old.bps + gain * bps, seen_bytes)
+    return Flow(
+        old.raw_iops + LOOK_WEIGHT * (raw_iops - old.raw_iops),
+        old.bps + LOOK_WEIGHT * (bps - old.bps),
+        seen_bytes,
+    )
