@@ -7,7 +7,9 @@ The load of a part runs without iokeel, with it, and without it again. For a dri
                guest and the published curve
     reference  the cost of those that ended in it without iokeel, in the part that had fewer; or
                what it asks for, or its limit lets it do, if that is less (draw.py: Load.most). The
-               limit also pays for its guest's discards, at 1 each, and zeroes, as for writes
+               limit also pays for its guest's discards, at 1 each, and zeroes, as for writes. Of a
+               drive that asks without a pause, each second counts for the limit at most: what a
+               snapshot's flush took from one, no limit lets it have in the next
     lost       1 - did / reference
 
 A loss of more than LOST_RATIO counts as
@@ -38,6 +40,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import mean
 from typing import Literal
 
 from benchmarks.chaos.journal import touch
@@ -169,7 +172,10 @@ def _loss(
     if drive.limit is not None:
         mine = (h for h in host.happens if host.drives[h.drive] == drive)
         limit = max(1.0, drive.limit - sum(OWN_IOPS.get(h.event, 0.0) for h in mine))
-    reference = min(*rates, drive.load.most(limit))
+    could = rates
+    if drive.load.demand == "steady":
+        could = [_under(limit, part, drive.name, start_s, end_s) for part in without]
+    reference = min(*could, drive.load.most(limit))
     did = _rate(with_, drive.name, start_s, end_s)
     lost = 1 - did / reference if reference else 0.0
     if lost <= LOST_RATIO:
@@ -186,6 +192,12 @@ def _loss(
 
 def _rate(part: Part, name: str, start_s: float, end_s: float) -> float:
     return part.done[name].rate(part.begin_s + start_s, part.begin_s + end_s)
+
+
+def _under(limit: float, part: Part, name: str, start_s: float, end_s: float) -> float:
+    """Return what of its rate a drive would have done if no second had more than a limit."""
+    seconds = range(round(end_s - start_s))
+    return mean(min(limit, _rate(part, name, start_s + i, start_s + i + 1)) for i in seconds)
 
 
 def _within(part: Part, start_s: float, end_s: float) -> list[Moment]:
@@ -354,8 +366,14 @@ def _passed(
     part: Part,
     let_through: Callable[[float, float], float],
 ) -> Iterator[float]:
-    """Yield what QEMU let through from each look to the first a second later, over the limit."""
-    counts = [look for look in looks if target in look.passed and look.at_s >= part.begin_s]
+    """Yield what QEMU let through from each look to the first a second later, over the limit.
+
+    Looks after the part don't count: QEMU drains the disk once more when a job is ended.
+    """
+    end_s = part.begin_s + part.seconds
+    counts = [
+        look for look in looks if target in look.passed and part.begin_s <= look.at_s <= end_s
+    ]
     after = 0
     for before in counts:
         while after < len(counts) and counts[after].at_s - counts[after].took_s < before.at_s + 1:
