@@ -245,6 +245,13 @@ def test_what_a_paced_load_catches_up_without_iokeel_is_no_loss_with_it() -> Non
     assert not judged(*[300] * 20, host=host, without=(late, late)).losses
 
 
+def test_a_steady_load_cannot_catch_up_under_a_limit_on_what_a_snapshot_took() -> None:
+    stalled = part({"a": reads(*[4000] * 2, 0, 0, *[4000] * 16), "b": FREE.done["b"]})
+    without = (stalled, stalled)
+    assert not judged(*[1000] * 2, 0, 0, *[1000] * 16, without=without).losses
+    assert judged(*[1000] * 2, *[0] * 3, *[1000] * 15, without=without).losses, "a second more"
+
+
 def test_the_slower_part_without_iokeel_counts() -> None:
     slow = part({"a": reads(*[500] * 20), "b": reads(*[500] * 20)})
     assert not judged(*[490] * 20, without=(FREE, slow)).losses
@@ -344,6 +351,8 @@ def test_by_qemus_own_count_a_second_may_have_two_percent_more() -> None:
     assert counted(0, 1000, 2050, 3050).breaches == (
         "QEMU let 1.050 of its limit through in a second",
     )
+    drained_after_it = counted(*range(0, 21_000, 1000), 24_000)
+    assert not drained_after_it.breaches
     found = counted(0, 1000, 2015, 3015)
     assert not found.breaches
     assert found.worst_ratio == pytest.approx(1.015)
