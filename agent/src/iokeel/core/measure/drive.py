@@ -9,7 +9,7 @@ from iokeel.core.measure.zeroes import still_paid, without_zeroes, zeroes_in
 from iokeel.core.values.counters import NO_MIX, NS_PER_S, Counters, Mix, Rates
 from iokeel.core.values.curve import CostModel
 from iokeel.core.values.limits import ThrottleLimits
-from iokeel.core.values.mix import flow_cost, has_changed_kind, has_shifted, mean_mix
+from iokeel.core.values.mix import flow_cost, has_changed_kind, has_shifted, mean_mix, noise_after
 from iokeel.core.values.state import Measured
 
 LOOK_AGAIN_S = 0.4
@@ -84,7 +84,7 @@ def measure(
             zeroes,
             read_rate,
         )
-    size = before.size.after(bps / raw_iops)
+    size = noise_after(before.size, bps / raw_iops)
     shifted = has_shifted(mix, size)
     begins_anew = shifted or has_changed_kind(mix, size)
     return Measured(
@@ -95,7 +95,7 @@ def measure(
         1 if begins_anew else before.looks + 1,
         1 if shifted else before.looks_since_shift + 1,
         size,
-        before.price.after(bps / rate) if rate else before.price,
+        noise_after(before.price, bps / rate) if rate else before.price,
         before.active_ns or reading.at_ns,  # it woke up some time before
         None,
         budget_rate,

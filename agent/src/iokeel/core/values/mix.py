@@ -72,18 +72,19 @@ class Noise(NamedTuple):
     value: float | None = None
     ratio: float = 0.0
 
-    def after(self, value: float) -> Noise:
-        """Return the noise after one more look. A jump counts, but not in full."""
-        before, ratio = self
-        if before is None:
-            return Noise(value, ratio)
-        change, most = abs(value / before - 1), _NOISE_CLIP * ratio
-        if most < NOISE_RATIO:
-            most = NOISE_RATIO
-        return Noise(value, ratio + LOOK_WEIGHT * ((change if change < most else most) - ratio))
-
 
 NO_NOISE = Noise()
+
+
+def noise_after(noise: Noise, value: float) -> Noise:
+    """Return a figure's noise after one more look. A jump counts, but not in full."""
+    before, ratio = noise
+    if before is None:
+        return Noise(value, ratio)
+    change, most = abs(value / before - 1), _NOISE_CLIP * ratio
+    if most < NOISE_RATIO:
+        most = NOISE_RATIO
+    return Noise(value, ratio + LOOK_WEIGHT * ((change if change < most else most) - ratio))
 
 
 def has_shifted(mix: Mix | None, size: Noise) -> bool:
