@@ -150,9 +150,10 @@ class CostCurve:
         """Return the least and the most that requests of a mean size can cost on average.
 
         seen_bytes: sizes that the same drive is known to use. The requests are taken to be some
-        of those below the mean and some of those above; of any size if none is known.
+        of those below the mean and some of those above; of any size if none is known, or if the
+        mean is larger than any request, as only a QEMU that lies tells it.
         """
-        if not seen_bytes:
+        if not seen_bytes or mean_size_bytes >= _FAR_BYTES:
             return _at(self._lower, mean_size_bytes), _at(self._upper, mean_size_bytes)
         seen = [(size, self.cost(size)) for size in seen_bytes]
         below = [p for p in seen if p[0] < mean_size_bytes]

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,17 @@ def test_a_request_of_no_bytes_has_no_cost(size: float) -> None:
 def test_cost_never_decreases_with_size(curve: CostCurve, a: int, b: int) -> None:
     small, large = sorted((a, b))
     assert curve.cost(small) <= curve.cost(large) * (1 + 1e-12)
+
+
+@given(
+    curves(),
+    st.floats(1, 2.0**64),
+    st.lists(st.floats(1, 2.0**64), max_size=2).map(sorted),
+)
+def test_whatever_mean_a_qemu_tells_has_a_cost(
+    curve: CostCurve, mean: float, seen: list[float]
+) -> None:
+    assert 0 < curve.mean_cost(mean, seen) < math.inf
 
 
 @given(curves(), st.lists(st.tuples(st.integers(4096, 1 << 22), st.integers(1, 1000)), min_size=1))
