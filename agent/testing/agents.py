@@ -223,7 +223,10 @@ class Agent:
 
     def drive(self, domain: str, target: str = "vda") -> dict[str, Any]:
         """Return one drive's record, which is there a reading after its first limits."""
-        (record,) = eventually(lambda: self._drives(domain, target), what=f"{domain}/{target}")
+        found = self._drives(domain, target)  # raises at once if it doesn't answer
+        if not found:
+            found = eventually(lambda: self._drives(domain, target), what=f"{domain}/{target}")
+        (record,) = found
         return record
 
     def _drives(self, domain: str, target: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from iokeel.config.paths import DEFAULT_CONFIG, PROXMOX_FACTS
 from iokeel.config.rules import rules_of
@@ -47,8 +47,6 @@ from iokeel.errors import ConfigError, CurveError, PolicyError
 from iokeel.libvirt_xml.ceiling import Ceiling
 from iokeel.libvirt_xml.written import class_of
 from iokeel.words.quoting import shown, shown_path
-
-T = TypeVar("T")
 
 # A tick, and the time in which QEMUs take limits, have to fit in GUARD_S (core/fleet/host.py).
 _MOST_FLEET_TICK_S = 2.0

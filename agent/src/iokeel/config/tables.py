@@ -1,7 +1,7 @@
 """The tables and keys that may be written in the agent's configuration, and faults of others.
 
-A table named Config is a setting as it is written. In the others, a key that wasn't written is
-None: what it is then depends on other tables (load.py).
+A table named Config is a setting as it is written. In the others, a key that wasn't written is None
+if other tables say what it is then (load.py).
 """
 
 from __future__ import annotations
