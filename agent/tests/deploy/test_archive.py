@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def root(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
-    binds = {Path("/archive"): (folder, "ro")}
+    # Nothing of this machine's /tmp is there.
+    temporary = tmp_path_factory.mktemp("tmp")
+    binds = {Path("/archive"): (folder, "ro"), Path("/tmp"): (temporary, "rw")}
     with Namespace(tmp_path_factory.mktemp("root"), Path("/"), binds) as running:
         # Whoever uses this machine may have installed the distribution's binding.
         good(running, "rm -rf /usr/lib/python3/dist-packages/libvirt*")

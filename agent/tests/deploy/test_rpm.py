@@ -61,7 +61,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def root(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
-    binds = {Path("/archive"): (folder / "archive", "ro"), Path("/rpms"): (folder, "ro")}
+    binds = {
+        Path("/archive"): (folder / "archive", "ro"),
+        Path("/rpms"): (folder, "ro"),
+        # Nothing of this machine's /tmp is there.
+        Path("/tmp"): (tmp_path_factory.mktemp("tmp"), "rw"),
+    }
     with Namespace(tmp_path_factory.mktemp("root"), Path("/"), binds) as running:
         # Whoever uses this machine may have installed the distribution's binding.
         good(running, "rm -rf /usr/lib/python3/dist-packages/libvirt*")
