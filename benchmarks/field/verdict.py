@@ -4,7 +4,8 @@ The load of a part runs without iokeel, with it, and without it again. For a dri
 10 s, at the same place in each part:
 
     did        the cost of the requests that ended in the window with iokeel, by fio's log in the
-               guest and the published curve
+               guest and the published curve. What a drain let through before it, above the limit,
+               counts as well: QEMU has charged it, and lets as much less through now
     reference  the cost of those that ended in it without iokeel, in the part that had fewer; or
                what it asks for, or its limit lets it do, if that is less (draw.py: Load.most). The
                limit also pays for its guest's discards, at 1 each, and zeroes, as for writes. Of a
@@ -176,7 +177,7 @@ def _loss(
     if drive.load.demand == "steady":
         could = [_under(limit, part, drive.name, start_s, end_s) for part in without]
     reference = min(*could, drive.load.most(limit))
-    did = _rate(with_, drive.name, start_s, end_s)
+    did = _rate(with_, drive.name, start_s, end_s) + _advance(drive, with_, start_s) / WINDOW_S
     lost = 1 - did / reference if reference else 0.0
     if lost <= LOST_RATIO:
         return None
@@ -192,6 +193,16 @@ def _loss(
 
 def _rate(part: Part, name: str, start_s: float, end_s: float) -> float:
     return part.done[name].rate(part.begin_s + start_s, part.begin_s + end_s)
+
+
+def _advance(drive: Drive, part: Part, until_s: float) -> float:
+    """Return the cost of what a drain has let through above the drive's limit, still unpaid."""
+    until, most = part.begin_s + until_s, 0.0
+    for began, _ in part.drained.get(drive.name, ()):
+        if drive.limit is not None and began < until:
+            did = part.done[drive.name].rate(began, until)
+            most = max(most, (did - drive.limit) * (until - began))
+    return most
 
 
 def _under(limit: float, part: Part, name: str, start_s: float, end_s: float) -> float:

@@ -342,6 +342,15 @@ def test_what_waits_may_pass_when_qemu_drains_a_disk() -> None:
     assert judged(*[1000] * 10, 1300, *[1000] * 9, drained=drained).breaches, "more than waits"
 
 
+def test_what_a_drain_let_through_is_paid_later_and_is_no_loss() -> None:
+    paid = [*[1000] * 5, 2264, 0, 736, *[1000] * 12]
+    drained = {"a": [(4.8, 5.4)]}
+    assert judged(*paid).harm_ratio == pytest.approx(0.1264)
+    assert judged(*paid, drained=drained).harm_ratio == 0.0
+    late = [*[1000] * 5, 2264, 0, 736, *[1000] * 3, 0, 0, *[1000] * 7]
+    assert judged(*late, drained=drained).harm_ratio == pytest.approx(0.2), "it was paid before"
+
+
 def test_by_qemus_own_count_a_second_may_have_two_percent_more() -> None:
     def counted(*costs: float) -> Judged:
         done = {"a": reads(*[1000] * 20), "b": reads(*[900] * 20)}
