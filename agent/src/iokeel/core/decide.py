@@ -238,11 +238,11 @@ def _models(
     return defaultdict(lambda: default, own)
 
 
-def _held_rate(before: DriveState) -> float | None:
+def _held_rate(before: DriveState, *, bounded: bool) -> float | None:
     """Return the rate that limits hold a drive to; None if the first were new in its last interval.
 
-    If the rate has just fallen, what the drive did at the old one counts as a debt too. It gets
-    limits for no mix later then, and nothing else.
+    bounded: its policy has bounds beside the limit. If the rate has just fallen, what the drive did
+    at the old one counts as a debt too. It gets limits for no mix later then, and nothing else.
     """
     sent, did, last = before.sent, before.measured.rates, before.measured.counters
     if sent.replaced is None and did is not None and last is not None:
@@ -250,7 +250,7 @@ def _held_rate(before: DriveState) -> float | None:
         if began_ns <= sent.at_ns:  # its first limits weren't in force yet
             return None
     rate, policy = before.pricing.rate, before.policy
-    if rate is None or policy is None or not policy.has_bounds:
+    if rate is None or policy is None or not bounded:
         return rate
     return _least_rate(rate, policy, before.measured)
 
@@ -298,7 +298,7 @@ def _with_reading(
         before.measured,
         seen.counters,
         models[storage],
-        limit=_held_rate(before),
+        limit=_held_rate(before, bounded=bounded),
         starved=is_starved(before.finding),
         charged=by_curve,
         separate=policy is not None and policy.separate_budgets,
@@ -329,7 +329,7 @@ def _with_reading(
             paid_rate = limits.iops_total or limits.iops_read
         demand = demand_after(demand, measured, use, reservation, abilities, paid_rate)
         waits = charged and demand.held_s > 0 and before.demand.held_s > 0
-        if policy is not None and policy.has_bounds and policy.separate_budgets:
+        if policy is not None and policy.separate_budgets and policy.has_bounds:
             rate = larger_rate(did, models[storage], charged=by_curve, parts=policy.parts)
         credit = credit_after_use(
             credit, policy, rate, did.elapsed_s, use, before.pricing, waits=waits

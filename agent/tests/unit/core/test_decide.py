@@ -842,7 +842,7 @@ def test_requests_without_data_are_charged_and_leave_the_mix_as_it_was() -> None
         assert drive.known.demand.backlogged
     drive.look(requests=100, bytes=100 * 6000, cost=150.0)
     assert drive.state.failures == {}
-    assert drive.known.measured.size.value == 6000
+    assert drive.known.measured.size[0] == 6000
 
 
 def test_a_request_that_passes_in_parts_is_charged_as_they_pass() -> None:

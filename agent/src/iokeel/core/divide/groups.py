@@ -62,19 +62,26 @@ class Group:
         return max(self.reservation, promised(self.members))
 
     @property
+    def wants(self) -> float:
+        """What its members demand together."""
+        return fsum([member.wants for member in self.members])
+
+    @property
+    def due(self) -> float:
+        """As much of what is reserved for them as they demand."""
+        return min(self.claim.reservation, self.wants)
+
+    @property
     def claim(self) -> Claim:
         """The claim of its members together."""
-        claims = [member.claim for member in self.members]
-        owed = fsum(min(float(claim.reservation), claim.wants) for claim in claims)
-        return Claim(
-            max(self.reservation, owed), self.weight, fsum(claim.wants for claim in claims)
-        )
+        owed = fsum([member.due for member in self.members])
+        return Claim(max(self.reservation, owed), self.weight, self.wants)
 
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The demands of its members on top of what they and it are owed."""
-        claim, own = self.claim, wants_of(member.claim for member in self.members).layers
-        more = whole(claim.wants - min(claim.reservation, claim.wants))
+        own = wants_of(member.claim for member in self.members).layers
+        more = whole(self.wants - self.due)
         demanded = min(ENDLESS, sum(layer.wants for layer in own))
         if more >= demanded:
             return own
@@ -186,12 +193,12 @@ def _owed_and_wanted(members: Iterable[Member]) -> tuple[float, float]:
     for member in members:
         if isinstance(member, Group):
             owed_here, wanted_here = _owed_and_wanted(member.members)
-            wants = member.claim.wants
+            wants = member.wants
             part = 1.0 if wanted_here == wants else wanted_here / wants  # both may be endless
             owed += max(owed_here, min(member.reservation, wants) * part)
             wanted += wanted_here
         elif member.policy.latency_target_ms is None:
-            owed += min(float(member.policy.reservation), member.wants)
+            owed += member.due
             wanted += member.wants
     return owed, wanted
 

@@ -314,7 +314,7 @@ def _needed(one: OneStorage, load: Load) -> float:
 
 
 def _owed(one: OneStorage) -> float:
-    return fsum(min(claim.reservation, claim.wants) for claim in (m.claim for m in one.members))
+    return fsum([member.due for member in one.members])
 
 
 def _capacity(
@@ -377,7 +377,7 @@ def _wants(one: OneStorage) -> Wants:
         if isinstance(member, Group) and member.tenant is not None:
             if layers := member.layers:
                 tenants[member.tenant.name] = TenantWants(member.tenant.weight, layers)
-            claim = claim._replace(wants=min(claim.reservation, claim.wants))
+            claim = claim._replace(wants=member.due)
         claims.append(claim)
     return wants_of(claims)._replace(tenants=tenants)
 

@@ -168,7 +168,7 @@ def _deadband(known: DriveState) -> float:
 
 
 def _above_noise(known: DriveState, ratio: float) -> float:
-    return max(ratio, mix_law.NOISE_FACTOR * known.measured.price.ratio)
+    return max(ratio, mix_law.NOISE_FACTOR * known.measured.price[1])
 
 
 def _mispriced(

@@ -74,6 +74,11 @@ class Claimant:
     owed: float = 0.0
 
     @property
+    def due(self) -> float:
+        """As much of its reservation as it demands."""
+        return min(float(self.policy.reservation), self.wants)
+
+    @property
     def claim(self) -> Claim:
         return Claim(self.policy.reservation, self.policy.weight, self.wants)
 

@@ -269,8 +269,8 @@ def is_uniform(mean_size_bytes: float) -> bool:
     """
     if mean_size_bytes < 1:
         return False
-    mantissa, _ = math.frexp(mean_size_bytes)  # 0.5 up to 1
-    return mantissa - 0.5 <= 0.5e-9 or 1 - mantissa <= 1e-9
+    size = int(mean_size_bytes + 0.5)
+    return size & (size - 1) == 0 and abs(mean_size_bytes / size - 1) <= 1e-9
 
 
 def is_one_size(mean_size_bytes: float, seen_bytes: Sequence[float]) -> bool:

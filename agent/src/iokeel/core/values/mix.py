@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
 from iokeel.core.values.counters import Flow, Mix, Rates
 from iokeel.core.values.curve import CostCurve, CostModel, is_uniform
@@ -66,33 +66,28 @@ def bounds_on(mix: Mix | Rates, limits: ThrottleLimits) -> list[Bounds]:
     return found
 
 
-class Noise(NamedTuple):
-    """The last value of a figure, and its mean change from look to look, as a ratio of it."""
-
-    value: float | None = None
-    ratio: float = 0.0
-
-
-NO_NOISE = Noise()
+#: The last value of a figure, and its mean change from look to look, as a ratio of it.
+Noise: TypeAlias = tuple[float | None, float]
+NO_NOISE: Final[Noise] = (None, 0.0)
 
 
 def noise_after(noise: Noise, value: float) -> Noise:
     """Return a figure's noise after one more look. A jump counts, but not in full."""
     before, ratio = noise
     if before is None:
-        return Noise(value, ratio)
+        return value, ratio
     change, most = abs(value / before - 1), _NOISE_CLIP * ratio
     if most < NOISE_RATIO:
         most = NOISE_RATIO
-    return Noise(value, ratio + LOOK_WEIGHT * ((change if change < most else most) - ratio))
+    return value, ratio + LOOK_WEIGHT * ((change if change < most else most) - ratio)
 
 
 def has_shifted(mix: Mix | None, size: Noise) -> bool:
     """Return whether an interval's requests have another mean size than the mix so far."""
-    if mix is None or size.value is None:
+    now, ratio = size
+    if mix is None or now is None:
         return True
-    most = max(SIZE_RATIO, NOISE_FACTOR * size.ratio)
-    return abs(size.value / _mean_size(mix) - 1) > most
+    return abs(now / _mean_size(mix) - 1) > max(SIZE_RATIO, NOISE_FACTOR * ratio)
 
 
 def has_changed_kind(mix: Mix | None, size: Noise) -> bool:
@@ -100,9 +95,10 @@ def has_changed_kind(mix: Mix | None, size: Noise) -> bool:
 
     That may be the first moment of a shift, or a single request of the guest's own.
     """
-    if mix is None or size.value is None or size.ratio >= SIZE_RATIO:
+    now, ratio = size
+    if mix is None or now is None or ratio >= SIZE_RATIO:
         return False
-    return is_uniform(size.value) != is_uniform(_mean_size(mix))
+    return is_uniform(now) != is_uniform(_mean_size(mix))
 
 
 def mean_mix(mix: Mix | None, did: Rates) -> Mix:

@@ -46,6 +46,16 @@ class Verdict(Enum):
 _UNSURE = frozenset({Verdict.POLICY_UNKNOWN, Verdict.NOT_DIVIDED, Verdict.QEMU_UNKNOWN})
 
 
+def ceiling(credit: Credit, policy: DrivePolicy | VmPolicy | None) -> int | None:
+    """Return the rate that a policy allows now: its burst while that is open, else its limit.
+
+    None if it has no limit.
+    """
+    if policy is None:
+        return None
+    return policy.burst if credit.open and policy.burst is not None else policy.limit
+
+
 class Zeroes(NamedTuple):
     """Zeroes that a drive wrote, and for which nothing else of it passes (measure/zeroes.py).
 
@@ -143,7 +153,7 @@ class VmPart(NamedTuple):
     @property
     def ceiling(self) -> int | None:
         """The rate that the VM's policy allows now."""
-        return self.credit.ceiling(self.policy)
+        return ceiling(self.credit, self.policy)
 
 
 class Pricing(NamedTuple):
@@ -298,7 +308,7 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
     @property
     def ceiling(self) -> int | None:
         """The rate that its policy allows now."""
-        return self.credit.ceiling(self.policy)
+        return ceiling(self.credit, self.policy)
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -355,13 +365,13 @@ class DriveState(NamedTuple):  # a tuple, because a copy with changes costs leas
 
         With separate budgets, it is the rate of each.
         """
-        ceiling = self.credit.ceiling(self.policy)
-        allowed = None if ceiling is None else float(ceiling)
+        most = ceiling(self.credit, self.policy)
+        allowed = None if most is None else float(most)
         if share is not None:
             each = max(1.0, self.each_of(share.most))
             allowed = each if allowed is None else min(allowed, each)
-        if (most := self.parts_most) is not None:  # in whole numbers, so that sums are exact
-            allowed = float(max(1, floor(most if allowed is None else min(most, allowed))))
+        if (parts := self.parts_most) is not None:  # in whole numbers, so that sums are exact
+            allowed = float(max(1, floor(parts if allowed is None else min(parts, allowed))))
         return allowed
 
     @property
