@@ -32,6 +32,8 @@ A loss of more than LOST_RATIO counts as
   late (demo/conformance.py), or above `passed_ratio` times by QEMU's own count, if it has the
   patches, and one write of zeroes, if the guest has such: a bucket that has room lets a request
   pass as a whole. What QEMU lets through as it drains a disk is excused, as in chaos/verdict.py.
+  Stock QEMU has charged all of that, so it is paid: the WINDOW_S from a drain on have no more than
+  `window_ratio` times the limit in all. The patched one forgives what is owed beyond a second.
 - **The agent's log**: no fault of its own.
 """
 
@@ -90,8 +92,8 @@ class Bounds:
 
 
 BOUNDS: dict[Mode, Bounds] = {
-    "stock": Bounds(1.25, None, 1),
-    "trixie": Bounds(1.25, None, 1),
+    "stock": Bounds(1.25, None, 5),
+    "trixie": Bounds(1.25, None, 5),
     "exact": Bounds(1.06, 1.02, 5),
 }
 
@@ -363,6 +365,14 @@ def _worst_second(
     if worst > bounds.window_ratio:
         broken.append(f"did {worst:.3f} of its limit in a second")
     if bounds.passed_ratio is None:
+        begun = [began - part.begin_s for began, _ in drained]
+        rates = [
+            _rate(part, drive.name, start_s, start_s + WINDOW_S)
+            for start_s in begun
+            if start_s + WINDOW_S <= part.seconds
+        ]
+        if (paid := max(rates, default=0.0) / limit) > bounds.window_ratio:
+            broken.append(f"did {paid:.3f} of its limit in {WINDOW_S:.0f} s from a drain on")
         return worst, broken
     passed = max(_passed(looks, drive.target, limit, part, let_through), default=0.0)
     if passed > bounds.passed_ratio + at_once / limit:
