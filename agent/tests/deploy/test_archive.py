@@ -1,6 +1,7 @@
 """The archive, built for this machine's Python, and installed into this machine's root.
 
-The root is an overlay that is thrown away. The tests are steps of one story, in this order.
+The root is an overlay that is thrown away. Debian 12's package refuses to be installed beside the
+archive. The tests are steps of one story, in this order.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import pytest
 import iokeel
 from testing.lab.roots.namespace import Namespace
 from testing.packages import archive
+from testing.packages.agent import packages
 
 SETUP = "/usr/lib/iokeel/setup"
 CONFIG = "/etc/iokeel/agent.toml"
@@ -40,7 +42,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Namespace]:
     # Nothing of this machine's /tmp is there.
     temporary = tmp_path_factory.mktemp("tmp")
-    binds = {Path("/archive"): (folder, "ro"), Path("/tmp"): (temporary, "rw")}
+    binds = {
+        Path("/archive"): (folder, "ro"),
+        Path("/packages"): (packages("bookworm"), "ro"),
+        Path("/tmp"): (temporary, "rw"),
+    }
     with Namespace(tmp_path_factory.mktemp("root"), Path("/"), binds) as running:
         # Whoever uses this machine may have installed the distribution's binding.
         good(running, "rm -rf /usr/lib/python3/dist-packages/libvirt*")
@@ -138,6 +144,16 @@ def test_its_files_are_those_of_the_archive(root: Namespace, before: set[str]) -
     parents = {str(folder) for file in moved for folder in Path(file).parents}
     rest = {path for path in new - moved - parents if not path.startswith("/usr/lib/iokeel/")}
     assert {path for path in rest if path.startswith("/")} == set()
+
+
+def test_the_package_is_refused_beside_it(root: Namespace) -> None:
+    code, said = status(root, "dpkg --install /packages/iokeel_*.deb")
+    assert (code, f"it is here from the archive: {SETUP} remove first" in said) == (1, True), said
+    assert good(root, f"{SETUP} verify").startswith(f"{iokeel.__version__} ")
+    state = "${db:Status-Status}"
+    assert good(root, f"dpkg-query --show --showformat='{state}' iokeel; dpkg --audit") == (
+        "not-installed"
+    )
 
 
 def test_what_is_missing_or_changed_is_told_and_mended(root: Namespace) -> None:
