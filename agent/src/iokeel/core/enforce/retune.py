@@ -23,8 +23,8 @@ The interval in which a shift falls shows a blend of two workloads. And each cha
   look then, but is not enough to be put right;
 - MIN_INTERVAL_S lies between two changes. It also lies between the moment when a drive wakes up,
   with an empty bucket, and the first change. So no second sees two gifts;
-- a smaller error is worth a gift once it comes to DRIFT_COST_S, summed over the time in force. In a
-  steady mix each look makes the mean mix better known;
+- a smaller error is worth a gift once its sum over time, with its sign, comes to DRIFT_COST_S. What
+  is noise has no sum. In a steady mix each look makes the mean mix better known;
 - a drive that has been idle for IDLE_S goes back to limits for an unknown mix, which serve all
   sizes alike. That costs nothing because its bucket is empty anyway. A drive whose last requests
   cost seconds of L isn't idle until L has paid for them, since its next ones may wait for that;
@@ -96,13 +96,16 @@ def judge(
     error = _error(known, policy, model, did, rate)
     if error is None:
         return _UNBOUND, None
+    drift_s = known.finding.drift_s + error * did.elapsed_s
     if abs(error) > _deadband(known):
-        return _mispriced(known, error, Reason.SHIFT, now_ns)
-    if _is_worth_a_gift(known, error, now_ns):
-        return _mispriced(known, error, Reason.DRIFT, now_ns)
-    if measured.looks == 1 and abs(error) > _above_noise(known, SHIFT_RATIO):
-        return Finding(Verdict.SUSPECT, _sign(error), error), None
-    return Finding(Verdict.PRICED, 0, error), None
+        finding, reason = _mispriced(known, error, error, Reason.SHIFT, now_ns)
+    elif abs(drift_s) > DRIFT_COST_S:
+        finding, reason = _mispriced(known, error, drift_s, Reason.DRIFT, now_ns)
+    elif measured.looks == 1 and abs(error) > _above_noise(known, SHIFT_RATIO):
+        finding, reason = Finding(Verdict.SUSPECT, _sign(error), error), None
+    else:
+        finding, reason = Finding(Verdict.PRICED, 0, error), None
+    return (finding._replace(drift_s=drift_s) if reason is None else finding), reason
 
 
 def is_due(since_ns: int, now_ns: int) -> bool:
@@ -172,12 +175,15 @@ def _above_noise(known: DriveState, ratio: float) -> float:
 
 
 def _mispriced(
-    known: DriveState, error: float, reason: Reason, now_ns: int
+    known: DriveState, error: float, off: float, reason: Reason, now_ns: int
 ) -> tuple[Finding, Reason | None]:
-    """Return the finding on a pricing error, and the reason once it is seen twice."""
+    """Return the finding on a pricing error, and the reason once it is seen twice.
+
+    off: what is too much, the error or its sum.
+    """
     active_ns = known.measured.active_ns or now_ns
     settled = is_due(known.sent.at_ns, now_ns) and is_due(active_ns, now_ns)
-    sign = _sign(error)
+    sign = _sign(off)
     if settled and known.finding.suspect == sign:
         return Finding(Verdict.RETUNED, 0, error), reason
     return Finding(Verdict.SUSPECT if settled else Verdict.WAITING, sign, error), None
@@ -185,14 +191,6 @@ def _mispriced(
 
 def _sign(error: float) -> int:
     return 1 if error > 0 else -1
-
-
-def _is_worth_a_gift(known: DriveState, error: float, now_ns: int) -> bool:
-    """Return whether an error that is more than noise has been in force for long enough."""
-    if abs(error) <= _above_noise(known, SHIFT_RATIO):
-        return False
-    in_force_ns = now_ns - max(known.sent.at_ns, known.measured.active_ns or now_ns)
-    return abs(error) * (in_force_ns / NS_PER_S) > DRIFT_COST_S
 
 
 def _error(

@@ -178,12 +178,14 @@ class Finding(NamedTuple):
     """The result of a look: do the limits fit the workload?
 
     error_ratio: the pricing error e; None if it doesn't matter or isn't known. suspect: the sign
-    of an e beyond the deadband that waits for a second look, else 0.
+    of an e beyond the deadband that waits for a second look, else 0. drift_s: the sum of e times
+    its interval, in seconds, since the limits have been made for this workload.
     """
 
     verdict: Verdict = Verdict.UNKNOWN
     suspect: int = 0
     error_ratio: float | None = None
+    drift_s: float = 0.0
 
 
 class Sent(NamedTuple):
