@@ -58,7 +58,7 @@ SWEEPS = (
     Sweep(MIX, "SIZE_RATIO", (0.02, 0.05, 0.1, 0.2)),
     Sweep(MIX, "NOISE_RATIO", (0.0125, 0.025, 0.04)),
     Sweep(MIX, "NOISE_FACTOR", (0.0, 1.0, 2.0, 4.0)),
-    Sweep(RETUNE, "DRIFT_COST_S", (0.1, 0.2, 0.45, 1.0, 2.0)),
+    Sweep(RETUNE, "DRIFT_COST_S", (0.2, 0.5, 1.0, 2.0, 4.0)),
     Sweep(MEASURE, "LOOK_AGAIN_S", (0.1, 0.2, 0.4, 0.8)),
     Sweep(RETUNE, "MIN_INTERVAL_S", (0.0, 0.5, 1.0, 2.0)),
     Sweep(MIX, "LOOK_WEIGHT", (0.05, 0.1, 0.2, 0.4)),

@@ -278,8 +278,10 @@ def test_an_error_that_stays_is_mended_although_looks_are_noisy() -> None:
     phases = [Phase(60, (Stream(((64 * KIB, 1.0),), write_ratio=0.3),))]
     model, policy = CostModel(DEFAULT_CURVE, dear), DrivePolicy(limit=500)
     runs = [run(phases, policy, model=model, seed=seed) for seed in range(12)]
-    # Limits for just this mix, which never change, leave it 0.93 on average.
-    assert mean(did.rate(10, 60) / 500 for did in runs) > 0.88
+    rates = [did.rate(10, 60) / 500 for did in runs]
+    # Limits for just this mix, which never change, leave it 0.90 to 0.96, and 0.93 on average.
+    assert mean(rates) > 0.87
+    assert min(rates) > 0.8
 
 
 def test_a_drive_that_does_less_than_its_limit_is_not_retuned() -> None:
