@@ -54,7 +54,7 @@ SWEEPS = (
     Sweep(ENVELOPE, "OVERSHOOT_RATIO", (0.0, 0.04, 0.08, 0.12, 0.16)),
     Sweep(RETUNE, "DEADBAND_RATIO", (0.005, 0.015, 0.025, 0.04, 0.08)),
     Sweep(RETUNE, "SHIFT_RATIO", (0.0, 0.007, 0.015, 0.03)),
-    Sweep(RETUNE, "SHIFT_LOOKS", (1.0, 2.0, 3.0, 5.0)),
+    Sweep(RETUNE, "SHIFT_LOOKS", (1, 2, 3, 5)),
     Sweep(MIX, "SIZE_RATIO", (0.02, 0.05, 0.1, 0.2)),
     Sweep(MIX, "NOISE_RATIO", (0.0125, 0.025, 0.04)),
     Sweep(MIX, "NOISE_FACTOR", (0.0, 1.0, 2.0, 4.0)),
