@@ -271,9 +271,12 @@ def test_a_full_disk_stops_nothing(guest: Vm, host: Host, tmp_path: Path) -> Non
 def web(host: Host, agent: HostAgent) -> Iterator[Vm]:
     """A second guest, which the agent serves."""
     drives = [DiskSpec("vda", make_disk(host.dir / "other.raw", 8))]
-    with Vm.boot(host, "web1", drives, policy=policy(class_="bronze")) as vm:
-        eventually(lambda: limited(host, 1000, "web1"))
-        yield vm
+    try:
+        with Vm.boot(host, "web1", drives, policy=policy(class_="bronze")) as vm:
+            eventually(lambda: limited(host, 1000, "web1"))
+            yield vm
+    finally:
+        host.run(["virsh", "undefine", "web1"], check=False)  # a second run has its name
 
 
 @pytest.mark.alone
