@@ -15,8 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iokeel.core.enforce.retune import DEADBAND_RATIO
-from iokeel.core.values.limits import BUCKET_S
 from iokeel.core.values.policy import DrivePolicy, TenantPolicy, VmPolicy
 from iokeel.core.values.state import State
 from iokeel.core.values.storage import StoragePolicy
@@ -113,9 +111,7 @@ def test_everybody_has_his_fair_share_soon_after_a_step(chance: Random) -> None:
         for tick in range(ceil(begin) + SETTLED_S, min(SECONDS, int(begin + phases[0].seconds))):
             fair = fair_shares(host, usable[tick], wants[tick], record.served[tick])
             # A retune of stock limits lets a tenth too much through in its second, to others' cost.
-            # It mends an error of a deadband at most, which is in the part before it.
-            most = BUCKET_S + DEADBAND_RATIO
-            assert record.served[tick] == pytest.approx(fair, rel=most, abs=100), tick
+            assert record.served[tick] == pytest.approx(fair, rel=0.12, abs=100), tick
 
 
 @hosts

@@ -98,9 +98,9 @@ def judge(
         return _UNBOUND, None
     drift_s = known.finding.drift_s + error * did.elapsed_s
     if abs(error) > _deadband(known):
-        finding, reason = _mispriced(known, error, error, Reason.SHIFT, now_ns)
+        finding, reason = _mispriced(known, error, _sign(error), Reason.SHIFT, now_ns)
     elif abs(drift_s) > DRIFT_COST_S:
-        finding, reason = _mispriced(known, error, drift_s, Reason.DRIFT, now_ns)
+        finding, reason = _mispriced(known, error, _sign(drift_s), Reason.DRIFT, now_ns)
     elif measured.looks == 1 and abs(error) > _above_noise(known, SHIFT_RATIO):
         finding, reason = Finding(Verdict.SUSPECT, _sign(error), error), None
     else:
@@ -175,15 +175,11 @@ def _above_noise(known: DriveState, ratio: float) -> float:
 
 
 def _mispriced(
-    known: DriveState, error: float, off: float, reason: Reason, now_ns: int
+    known: DriveState, error: float, sign: int, reason: Reason, now_ns: int
 ) -> tuple[Finding, Reason | None]:
-    """Return the finding on a pricing error, and the reason once it is seen twice.
-
-    off: what is too much, the error or its sum.
-    """
+    """Return the finding on an error or sum of this sign, and the reason once seen twice."""
     active_ns = known.measured.active_ns or now_ns
     settled = is_due(known.sent.at_ns, now_ns) and is_due(active_ns, now_ns)
-    sign = _sign(off)
     if settled and known.finding.suspect == sign:
         return Finding(Verdict.RETUNED, 0, error), reason
     return Finding(Verdict.SUSPECT if settled else Verdict.WAITING, sign, error), None
