@@ -163,7 +163,7 @@ def with_vain(before: StorageState, load: Load, after: Feedback) -> Feedback:
     """Return the feedback with what cuts have taught.
 
     They are in vain if the queue is shorter by a fifth, and latency isn't lower by a fifth: its
-    base has risen. Then the ratio goes back to where it was, and the target rises so that this
+    base has risen. Above the configured capacity, load alone explains latency. Then the ratio goes back to where it was, and the target rises so that this
     latency is a fifth below it. It falls again once latency is another fifth below that, and
     slowly by itself. While latency still rises, it isn't known what a cut does.
     """
@@ -179,7 +179,7 @@ def with_vain(before: StorageState, load: Load, after: Feedback) -> Feedback:
     first, most, earlier, looks = before.feedback.cut or begun
     if strain <= GAIN * earlier or strain > SLACK * earlier:
         return replace(after, cut=(first, queue, strain, 0))
-    if queue > GAIN * most:
+    if queue > GAIN * most or after.ratio > 1:
         return replace(after, cut=(first, most, earlier, 0))
     if looks < _MOST_DOUBT:
         return replace(after, cut=(first, most, earlier, looks + 1))
