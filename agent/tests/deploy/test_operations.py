@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,23 +14,25 @@ from typing import Any
 import pytest
 import yaml
 
+from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.machines import guest
 from testing.machines.container import VARIABLES, Machine
 from testing.machines.ssh import admit
 from testing.packages.folder import qemu_folder, summed
 from testing.packages.qemu import MARK
 from testing.playbooks.run import BIN, PLAYBOOKS, inventory
+from testing.waiting import eventually
 
-pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.booted, pytest.mark.trixie, pytest.mark.timeout(1800)]
 
 PROJECT = PLAYBOOKS.parent
 NAME = "hv1.example.com"
 # A calibration of minutes, in a folder that the guest uses.
 FASTER = {"quick": True, "seconds": 0.2, "size": "32m", "even_if_in_use": True}
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-# A trial is for hosts that hold nothing yet, and lasts for days; test_archive_hosts.py has the
-# other ways to install.
+# A trial is for hosts that hold nothing yet; test_archive_hosts.py has the other ways to install.
 _ELSEWHERE = re.compile(r"^## (?:A trial|Distributions)\n.*?(?=^## )", re.DOTALL | re.MULTILINE)
+OBSERVED = '<policy><drive target="vda" limit="100"/></policy>'
 
 
 @dataclass
@@ -71,14 +74,63 @@ class Desk:
         print(f"# {command}\n{out}")
         return out
 
+    def follow(self, text: str) -> int:
+        """Set a page's variables and run its commands, in their order; return how many."""
+        ran = 0
+        for kind, block in _BLOCK.findall(text):
+            if kind == "yaml":
+                self.variables |= yaml.safe_load(block)
+                for one in self.variables.get("iokeel_calibrate", ()):
+                    one |= FASTER
+                continue
+            if kind == "promql":  # tests/monitoring asks a Prometheus
+                continue
+            assert kind == "console"
+            for line in block.splitlines():
+                assert line[:2] in ("$ ", "# ")
+                if line[0] == "$":
+                    self.controller(line[2:], PLAYBOOKS)
+                else:
+                    self.hypervisor(line[2:])
+                ran += 1
+        return ran
+
 
 @pytest.fixture(scope="module")
-def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    folder = tmp_path_factory.mktemp("desk")
+def qemu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the patched QEMU's packages."""
+    return qemu_folder(tmp_path_factory.mktemp("qemu") / "qemu")
+
+
+@contextmanager
+def administered(folder: Path, qemu: Path, *guests: str) -> Iterator[Desk]:
     with Machine("trixie") as machine:
-        guest.define(machine, "db1")
+        for name in guests:
+            guest.define(machine, name)
         variables = {"iokeel_package": "{{ playbook_dir }}/../build/packages", **VARIABLES}
-        yield Desk(machine, folder, dict(admit(machine)), qemu_folder(folder / "qemu"), variables)
+        yield Desk(machine, folder, dict(admit(machine)), qemu, variables)
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory, qemu: Path) -> Iterator[Desk]:
+    with administered(tmp_path_factory.mktemp("desk"), qemu, "db1") as made:
+        yield made
+
+
+def test_a_trial_holds_the_one_guest_that_it_says_and_no_other(tmp_path: Path, qemu: Path) -> None:
+    with administered(tmp_path, qemu, "db1", "db7") as desk:
+        words = ("virsh", "metadata", "db1", NAMESPACE, "--key", "iokeel", "--set", OBSERVED)
+        desk.machine.run(*words, "--live", "--config")
+        desk.controller("make packages-agent", PROJECT)
+        page = (PROJECT / "docs/operations.md").read_text()
+        trial = page.split("\n## A trial\n")[1].split("\n## ")[0]
+        watching, enforcing = trial.split("**Day eight.**")
+        assert desk.follow(watching) == 7
+        assert "limit of 100" in desk.hypervisor("iokeel why db1")
+        assert guest.limits(desk.machine, "db1") == guest.limits(desk.machine, "db7") == {}
+        assert desk.follow(enforcing) == 3
+        eventually(lambda: "total_iops_sec" in guest.limits(desk.machine, "db7"))
+        assert guest.limits(desk.machine, "db1") == {}
 
 
 def test_three_commands_of_the_readme_throttle_the_first_guest(desk: Desk) -> None:
@@ -95,23 +147,9 @@ def test_three_commands_of_the_readme_throttle_the_first_guest(desk: Desk) -> No
 
 
 def test_commands_of_the_operations_page_succeed_in_their_order(desk: Desk) -> None:
-    ran = 0
     page, sections = _ELSEWHERE.subn("", (PROJECT / "docs/operations.md").read_text())
     assert sections == 2
-    for kind, text in _BLOCK.findall(page):
-        if kind == "yaml":
-            desk.variables |= yaml.safe_load(text)
-            for one in desk.variables.get("iokeel_calibrate", ()):
-                one |= FASTER
-            continue
-        if kind == "promql":  # tests/monitoring asks a Prometheus
-            continue
-        assert kind == "console"
-        for line in text.splitlines():
-            assert line[:2] in ("$ ", "# ")
-            desk.controller(line[2:], PLAYBOOKS) if line[0] == "$" else desk.hypervisor(line[2:])
-            ran += 1
-    assert ran > 20
+    assert desk.follow(page) > 20
     assert desk.machine.status("iokeel")[0] == 127
     assert guest.limits(desk.machine, "db1") == {}
 

@@ -15,7 +15,7 @@ from testing.packages.qemu import CODENAME, MARK, qemu_packages
 from testing.waiting import eventually
 from tests.exact.guests import exact
 
-pytestmark = [pytest.mark.booted, pytest.mark.timeout(3 * 3600)]
+pytestmark = [pytest.mark.booted, pytest.mark.trixie, pytest.mark.timeout(3 * 3600)]
 
 
 @pytest.fixture(scope="module")

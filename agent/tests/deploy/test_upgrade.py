@@ -26,7 +26,7 @@ from testing.packages.agent import DISTRIBUTIONS
 from testing.packages.folder import LATER, later_folder, package_folder, signed_repository
 from testing.waiting import eventually
 
-pytestmark = [pytest.mark.booted, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.booted, pytest.mark.bookworm, pytest.mark.timeout(3600)]
 
 CODENAME = "bookworm"
 LIMIT, BURST = 500, 1000

@@ -17,7 +17,8 @@ from testing.lab.image import image
 from testing.waiting import eventually
 from tests.system.rig import blkdeviotune, policy, set_metadata
 
-pytestmark = [pytest.mark.booted, pytest.mark.timeout(1800)]  # the first run builds virtqemud
+# The first run builds virtqemud.
+pytestmark = [pytest.mark.booted, pytest.mark.trixie, pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")
