@@ -15,6 +15,7 @@ from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.lab.image import image
 from testing.waiting import eventually
+from testing.workers import Alone
 from tests.system.rig import blkdeviotune, policy
 from tests.system.test_rules import NONE, SOLD
 
@@ -90,14 +91,15 @@ def begin(vm: Vm, kind: str, size: str) -> int:
 
 
 def test_bytes_that_a_platform_sells_hold_beside_its_iops(
-    host: Host, started: Callable[[Mapping[str, int]], Vm]
+    host: Host, started: Callable[[Mapping[str, int]], Vm], alone: Alone
 ) -> None:
     sold = {"total_bytes_sec": 2 * MB, "total_iops_sec": 900}
     with HostAgent(host, SOLD) as agent:
         guest = started(sold)
         eventually(lambda: agent.drive("server")["limit_iops"] == 900)
         eventually(lambda: "size_iops_sec" in blkdeviotune(host, "server"), 60)
-        bps, _ = fio(guest, "randread", "64k")
+        with alone():
+            bps, _ = fio(guest, "randread", "64k")
         assert bps <= MOST * 2 * MB
         program = begin(guest, "randread", "64k")
         eventually(lambda: agent.drive("server")["binding"] == ["max-bytes"], 60)
@@ -123,13 +125,14 @@ def test_bytes_that_a_platform_sells_hold_beside_its_iops(
 
 
 def test_bytes_alone_are_held_and_given_back(
-    host: Host, started: Callable[[Mapping[str, int]], Vm]
+    host: Host, started: Callable[[Mapping[str, int]], Vm], alone: Alone
 ) -> None:
     with HostAgent(host, SOLD) as agent:
         guest = started({"total_bytes_sec": 2 * MB})
         eventually(lambda: "max-bytes of 2 MB/s" in agent.why("server"), 60)
         assert blkdeviotune(host, "server") == {"total_bytes_sec": 2 * MB}
-        bps, _ = fio(guest, "randread", "64k")
+        with alone():
+            bps, _ = fio(guest, "randread", "64k")
         assert bps <= MOST * 2 * MB
         agent.stop()
         with agent.popen([*agent.command, "agent", "--release", "--config", agent.config]) as last:
@@ -138,7 +141,7 @@ def test_bytes_alone_are_held_and_given_back(
 
 
 def test_reads_and_writes_that_are_sold_apart_each_have_their_own(
-    host: Host, started: Callable[[Mapping[str, int]], Vm]
+    host: Host, started: Callable[[Mapping[str, int]], Vm], alone: Alone
 ) -> None:
     sold = {"read_iops_sec": 600, "write_iops_sec": 150}
     with HostAgent(host, SOLD) as agent:
@@ -146,7 +149,8 @@ def test_reads_and_writes_that_are_sold_apart_each_have_their_own(
         eventually(lambda: "size_iops_sec" in blkdeviotune(host, "server"), 60)
         assert "writes of 150 iops" in agent.why("server")
         for kind, limit in (("randread", 600), ("randwrite", 150)):
-            _, iops = fio(guest, kind, "4k")
+            with alone():
+                _, iops = fio(guest, kind, "4k")
             assert iops <= MOST * limit, kind
         program = begin(guest, "randwrite", "4k")
         eventually(lambda: agent.drive("server")["binding"] == ["limit-write"], 60)

@@ -14,9 +14,10 @@ from testing.agents import HostAgent
 from testing.lab.guests.vm import Vm
 from testing.lab.host import Host
 from testing.waiting import eventually
+from testing.workers import Alone
 from tests.system.rig import blkdeviotune, set_metadata
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]
+pytestmark = pytest.mark.timeout(600)
 
 LIMIT = 60
 OBSERVE = '[policy]\nmode = "observe"\n'
@@ -66,12 +67,13 @@ def reload(agent: HostAgent, text: str) -> None:
     agent.send(signal.SIGHUP)
 
 
-def test_a_guest_is_observed_then_held_then_observed(guest: Vm, host: Host) -> None:
+@pytest.mark.alone
+def test_a_guest_is_observed_then_held_then_observed(guest: Vm, host: Host, alone: Alone) -> None:
     """What is said to be held is what is held; and until then no limit is set."""
     set_metadata(host, "db1", POLICY)
     with HostAgent(host, OBSERVE) as agent:
         eventually(lambda: agent.drive("db1")["mode"] == "observe")
-        with watched(host) as found:
+        with alone(), watched(host) as found:
             before = agent.drive("db1")
             done = reads_under_load(guest, host)
             time.sleep(3)  # the last of them are counted
@@ -90,8 +92,9 @@ def test_a_guest_is_observed_then_held_then_observed(guest: Vm, host: Host) -> N
         observing = agent.config.read_text()
         reload(agent, observing.replace(OBSERVE, ""))
         eventually(lambda: blkdeviotune(host, "db1") != {})
-        reads_under_load(guest, host, seconds=6)  # then limits are made for its mix
-        assert reads_under_load(guest, host) == pytest.approx(done - above, rel=0.05)
+        with alone():
+            reads_under_load(guest, host, seconds=6)  # then limits are made for its mix
+            assert reads_under_load(guest, host) == pytest.approx(done - above, rel=0.05)
 
         reload(agent, observing)
         eventually(lambda: blkdeviotune(host, "db1") == {})
