@@ -94,7 +94,8 @@ test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (
 
 test-deploy: setup page ## Test packages and Ansible's role on booted machines (DISTRIBUTION=trixie: one)
 	agent/prerequisites rpm rpmlint
-	cd agent && ../$(BIN)/python -m pytest tests/deploy tests/system/test_virtqemud.py --durations=15 \
+	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 --durations=15 \
+		tests/deploy tests/system/test_virtqemud.py \
 		$(if $(filter-out bookworm trixie,$(DISTRIBUTION)),$(error DISTRIBUTION is bookworm or trixie)) \
 		$(if $(DISTRIBUTION),-k "not $(filter-out $(DISTRIBUTION),bookworm trixie)")
 
