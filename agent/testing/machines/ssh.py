@@ -30,9 +30,9 @@ def admit(machine: Host) -> dict[str, str]:
     key = make_key()
     public = key.with_suffix(".pub").read_text().strip()
     machine.sh(f"mkdir -m 700 -p /root/.ssh; echo '{public}' >/root/.ssh/authorized_keys")
-    words = [f"-o '{option}'" for option in (*OPTIONS, *machine.ssh_options)]
+    # Ansible isn't told whose login it is, as if ssh's configuration had it.
+    words = [f"-o '{option}'" for option in ("User=root", *OPTIONS, *machine.ssh_options)]
     return {
-        "ansible_user": "root",
         "ansible_ssh_private_key_file": str(key),
         "ansible_ssh_common_args": " ".join(words),
     }

@@ -344,6 +344,30 @@ def tasks_alone(folder: Path, tasks: str, programs: str) -> Path:
     return playbook
 
 
+def test_a_login_is_root_or_becomes_root(tmp_path: Path) -> None:
+    """Many a host to which one logs in as root has no sudo, and Ansible doesn't know the login."""
+    logins = {"root": ("0", False), "sudoer": ("7", True), "nobody": ("7", False)}
+    hosts: dict[str, dict[str, Any]] = {}
+    for host, (uid, has_sudo) in logins.items():
+        (tmp_path / host).mkdir()
+        for name, text in (("id", f"echo {uid}"), *([("sudo", "exit 1")] if has_sudo else [])):
+            (tmp_path / host / name).write_text(f"#!/bin/sh\n{text}\n")
+            (tmp_path / host / name).chmod(0o755)
+        hosts[host] = {"ansible_connection": "local"}
+    playbook = Path(tasks_alone(tmp_path, "root", ""))
+    (text,) = yaml.safe_load(playbook.read_text())
+    text["environment"]["PATH"] = f"{tmp_path}/{{{{ inventory_hostname }}}}"
+    told = {"msg": "{{ inventory_hostname }} asks sudo: {{ ansible_become | default(true) }}"}
+    text["tasks"].append({"ansible.builtin.debug": told})
+    playbook.write_text(yaml.safe_dump([text]))
+    played = play(playbook, inventory(tmp_path, hosts))
+    ((refused, why),) = played.failures
+    assert refused == "nobody"
+    assert why.endswith("log in as root, install sudo, or set ansible_become_method")
+    assert "root asks sudo: False" in played.out
+    assert "sudoer asks sudo: True" in played.out
+
+
 def test_only_an_agent_that_is_not_the_service_is_refused(tmp_path: Path) -> None:
     """One that hangs as it starts, or is at its stop, has to be replaced by a rollback."""
     own = {
