@@ -9,6 +9,7 @@ _VOLATILE = (
     "/dev", "/proc", "/run", "/sys", "/tmp", "/var/tmp", "/var/log", "/var/cache", "/root",
     "/var/lib/dpkg", "/var/lib/apt", "/var/lib/systemd", "/var/lib/libvirt/dnsmasq",
     "/var/lib/libvirt/qemu/domain-*",  # of a guest that runs
+    "/var/backups",  # of apt's and dpkg's daily jobs
     # shadow's and ldconfig's copies of the last version
     "/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-", "/etc/ld.so.cache",
 )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from iokeel import __version__
 from iokeel.libvirt_xml.schema import NAMESPACE
 from testing.machines import guest
 from testing.machines.container import VARIABLES, Machine
@@ -49,6 +50,7 @@ class Desk:
         """Run a command where Ansible runs; it has to succeed."""
         hosts = inventory(self.folder, {NAME: self.host}, **self.variables)
         own = {".venv/bin/": f"{BIN}/",
+               "iokeel_version=0.1.0": f"iokeel_version={__version__}",  # test_upgrade.py goes back
                "make -C .. packages-qemu": f"ls {self.qemu}",
                "iokeel_qemu_packages=../build/packages": f"iokeel_qemu_packages={self.qemu}",
                "-i playbooks/inventory": f"-i {hosts}"}  # fmt: skip
