@@ -32,6 +32,7 @@ from testing.lab.fio import Job
 
 SCENARIOS = BENCHMARKS / "scenarios"
 COSTS = BENCHMARKS / "disksim/costs.toml"
+CALIBRATED = BENCHMARKS / "disksim/calibrated.toml"
 Policy = Mapping[str, int | float]
 
 
@@ -199,17 +200,13 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
     Raises BenchError if there is none of this name, or its file can't be used.
     """
     path = folder / f"{name}.toml"
-    if not path.is_file():
-        known = did_you_mean(name, (each.stem for each in folder.glob("*.toml")))
-        raise BenchError(f"scenario {name}", "there is none of this name", known)
-    content = path.read_bytes()
+    table = read(name, folder)
     try:
-        table = msgspec.toml.decode(content, type=ScenarioTable)
-        model = _model(path, table)
-        question = _question(path, content.decode())
-        digest = _digest(table, model)
+        told = _told(path, table)
+        question = _question(path, path.read_text())
+        digest = _digest(table, told)
         cases = [
-            _case(path, table, case, model, question, digest, shorten)
+            _case(path, table, case, told, question, digest, shorten)
             for case in table.cases or [CaseTable("")]
         ]
     except (msgspec.DecodeError, ValueError, ConfigError) as error:
@@ -227,7 +224,22 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
     )
 
 
-def _digest(table: ScenarioTable, model: CostModel) -> str:
+def read(name: str, folder: Path = SCENARIOS) -> ScenarioTable:
+    """Return a scenario as it is written.
+
+    Raises BenchError if there is none of this name, or its file can't be read.
+    """
+    path = folder / f"{name}.toml"
+    if not path.is_file():
+        known = did_you_mean(name, (each.stem for each in folder.glob("*.toml")))
+        raise BenchError(f"scenario {name}", "there is none of this name", known)
+    try:
+        return msgspec.toml.decode(path.read_bytes(), type=ScenarioTable)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BenchError(str(path), str(error), "correct the file") from error
+
+
+def _digest(table: ScenarioTable, told: _Told) -> str:
     """Return a digest of what runs: without what is only shown, or what figures are computed of.
 
     Nor is it of caps: a setting's name says them, and only that controller knows of them.
@@ -236,6 +248,8 @@ def _digest(table: ScenarioTable, model: CostModel) -> str:
     runs = msgspec.structs.replace(
         table,
         drives=drives,
+        capacity=told.capacity,
+        latency_target_ms=told.latency_target_ms,
         title="",
         metrics=[],
         pair=None,
@@ -244,7 +258,7 @@ def _digest(table: ScenarioTable, model: CostModel) -> str:
         published=None,
         settle_s=None,
     )
-    content = msgspec.json.encode(runs, order="deterministic") + str(model).encode()
+    content = msgspec.json.encode(runs, order="deterministic") + str(told.model).encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
 
@@ -264,13 +278,13 @@ def _case(
     path: Path,
     table: ScenarioTable,
     case: CaseTable,
-    model: CostModel,
+    told: _Told,
     question: str,
     digest: str,
     shorten: float,
 ) -> Scenario:
     """Return one case of a file."""
-    drives = tuple(drive for each in table.drives for drive in _drives(each, table, case, shorten))
+    drives = tuple(drive for each in table.drives for drive in _drives(each, told, case, shorten))
     if unknown := case.jobs.keys() - {each.name for each in table.drives}:
         mend = did_you_mean(min(unknown), [each.name for each in table.drives])
         raise BenchError(f"{path}: case {case.name}", f"no drive {min(unknown)}", mend)
@@ -283,10 +297,10 @@ def _case(
         table.slowdown,
         table.seconds / shorten,
         table.begin_s / shorten,
-        table.capacity,
-        table.latency_target_ms,
+        told.capacity,
+        told.latency_target_ms,
         table.tenant_limit,
-        model,
+        told.model,
         tuple(table.metrics),
         drives,
         table.booted,
@@ -294,13 +308,11 @@ def _case(
     )
 
 
-def _drives(
-    table: ScenarioDrive, file: ScenarioTable, case: CaseTable, shorten: float
-) -> list[Drive]:
+def _drives(table: ScenarioDrive, told: _Told, case: CaseTable, shorten: float) -> list[Drive]:
     """Return the drives of a table [[drives]]."""
     policy = dict(table.policy)
     if "reservation_ratio" in policy:
-        policy["reservation"] = round(policy.pop("reservation_ratio") * file.capacity)
+        policy["reservation"] = round(policy.pop("reservation_ratio") * told.capacity)
     changed = case.jobs.get(table.name, {})
     streams = [
         Stream(
@@ -339,18 +351,41 @@ def _shortened(job: dict[str, Value], shorten: float) -> Job:
     return job
 
 
-def _model(path: Path, table: ScenarioTable) -> CostModel:
-    """Return what the scenario's requests cost: by the published curve, or its disk's own."""
+@dataclass(frozen=True)
+class _Told:
+    """What controllers are told of the disk: its capacity, latency target, and requests' costs."""
+
+    capacity: float
+    latency_target_ms: float
+    model: CostModel
+
+
+def _told(path: Path, table: ScenarioTable) -> _Told:
+    """Return what calibrate finds, but for what the file names and for the published curve."""
     if table.device not in DEVICES:
         mend = did_you_mean(table.device, DEVICES)
         raise BenchError(f"{path}: device", f"there is no disk {table.device}", mend)
-    if table.curve == "published":
-        return DEFAULT_MODEL
-    curves = tomllib.loads(COSTS.read_text()).get(table.device)
-    if curves is None:
-        what, mend = f"{COSTS.name} has no curves of {table.device}", "calibrate it, and add them"
+    own = table.capacity, table.latency_target_ms
+    if None not in own:
+        file, found = COSTS, tomllib.loads(COSTS.read_text()).get(table.device)
+    elif own == (None, None):
+        disks = tomllib.loads(CALIBRATED.read_text())
+        file, found = CALIBRATED, disks.get(table.device, {}).get(f"{table.slowdown:g}")
+    else:
+        what = "it has only one of capacity and latency_target_ms"
+        raise BenchError(str(path), what, "add the other, or remove both: calibrate found them")
+    if found is None:
+        what = f"{file.name} has no figures of {table.device} at {table.slowdown:g}"
+        mend = "run python -m benchmarks.bench.virtual.calibrate"
         raise BenchError(f"{path}: device", what, mend)
-    return CostModel(_curve(curves["curve_read"]), _curve(curves["curve_write"]))
+    model = DEFAULT_MODEL
+    if table.curve == "disk":
+        model = CostModel(_curve(found["curve_read"]), _curve(found["curve_write"]))
+    return _Told(
+        float(table.capacity or found["capacity"]),
+        float(table.latency_target_ms or found["latency_target_ms"]),
+        model,
+    )
 
 
 def _curve(points: list[tuple[str, float]]) -> CostCurve:

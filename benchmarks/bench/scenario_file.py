@@ -69,21 +69,22 @@ class PublishedTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=T
     note: str | None = None
 
 
-class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The file. seconds: how long it runs; begin_s: when figures begin.
 
     metrics: what the report shows, the headline first: a name of metrics.py, then a drive's name
     if the metric is a drive's. pair: the scenario that asks the same of iokeel, if this one can't.
     controllers: those that make sense here; none: all. caveat: what is wrong with the result.
     disk: parameters of the disk that differ from the device's own. settle_s: how much later figures
-    begin in virtual time, where that costs nothing.
+    begin in virtual time, where that costs nothing. capacity, latency_target_ms: None: as calibrate
+    finds them, with its curve.
     """
 
     title: str
     device: str
     slowdown: float
-    capacity: float
-    latency_target_ms: float
+    capacity: float | None = None
+    latency_target_ms: float | None = None
     seconds: float
     begin_s: float
     metrics: list[str]

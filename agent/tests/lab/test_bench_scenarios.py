@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 import resource
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,12 +44,16 @@ from benchmarks.bench.report.page import (
 from benchmarks.bench.report.plots import plots
 from benchmarks.bench.report.verdict import Verdict, verdicts
 from benchmarks.bench.running.runner import plan
-from benchmarks.bench.scenario import SCENARIOS, load, names
+from benchmarks.bench.scenario import CALIBRATED, SCENARIOS, load, names
 from benchmarks.bench.shown import Shown
 from benchmarks.bench.virtual import result as virtual_result
 from benchmarks.bench.virtual.controllers import VIRTUAL
 from benchmarks.result_file import RESULTS
 
+TOLD = """\
+capacity = 1000
+latency_target_ms = 3
+"""
 SMALL = """\
 # Is it so?
 title = "Small"
@@ -173,6 +178,7 @@ def test_a_drive_is_owed_what_is_reserved_and_the_others_the_rest() -> None:
         ("jobs.a", "jobs.c", "no drive c"),
         ("count = 2", "count = 2\ncaps.iops-50 = { iops = 50 }", "caps"),
         ("capacity = 1000", "capacity = ", "small.toml"),
+        ("capacity = 1000\n", "", "only one of capacity and latency_target_ms"),
         ('job = { rw = "randread", bs = "4k" }', 'job = { io_size = "much" }', "not a size"),
     ],
 )
@@ -185,14 +191,29 @@ def test_bad_scenario_is_refused_with_the_place(
     assert "small.toml" in str(raised.value)
 
 
-def test_disk_without_curves_is_refused_with_the_mend(
+def test_a_disk_that_nobody_calibrated_is_refused_with_the_mend(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     costs = tmp_path / "costs.toml"
     costs.write_text("[hdd-hts72755]\n")
     monkeypatch.setattr("benchmarks.bench.scenario.COSTS", costs)
-    with pytest.raises(BenchError, match=r"no curves of nvme-970-pro; calibrate it"):
+    mend = "run python -m benchmarks.bench.virtual.calibrate"
+    with pytest.raises(BenchError, match=f"costs.toml has no figures of nvme-970-pro.*{mend}"):
         load("small", folder=small(tmp_path))
+    with pytest.raises(BenchError, match=f"calibrated.toml has no figures of .* at 30.*{mend}"):
+        load("small", folder=small(tmp_path, f"20\n{TOLD}", "30\n"))
+
+
+def test_controllers_are_told_what_calibrate_finds_unless_the_file_has_figures(
+    tmp_path: Path,
+) -> None:
+    found = tomllib.loads(CALIBRATED.read_text())["nvme-970-pro"]["20"]
+    told = load("small", folder=small(tmp_path, TOLD, "")).cases[0]
+    assert (told.capacity, told.latency_target_ms) == (
+        found["capacity"],
+        found["latency_target_ms"],
+    )
+    assert told.model.read.points[-1] == (1 << 20, found["curve_read"][-1][1])
 
 
 def test_unknown_names_get_the_nearest_known_one() -> None:

@@ -13,9 +13,8 @@ import msgspec
 import pytest
 
 from benchmarks.bench.errors import BenchError
-from benchmarks.bench.scenario import Drive, Scenario, load
+from benchmarks.bench.scenario import CALIBRATED, Drive, Scenario, load
 from benchmarks.bench.scenario import names as scenario_names
-from benchmarks.bench.virtual.calibrate import FILE as FOUND
 from benchmarks.bench.virtual.calibrate import calibrated, text
 from benchmarks.bench.virtual.controllers import VIRTUAL, chosen
 from benchmarks.bench.virtual.host import BYTE_NS, EXPORT_NS, LATE_NS, Host, Load
@@ -241,7 +240,7 @@ def test_calibrate_finds_what_is_committed() -> None:
     """The smallest of the disks; the disk's own times say that it serves 1 s / 46.5 us reads."""
     found = text([("network-ceph-rbd", 4.0, calibrated("network-ceph-rbd", 4.0))])
     ours = tomllib.loads(found)["network-ceph-rbd"]["4"]
-    assert ours == tomllib.loads(FOUND.read_text())["network-ceph-rbd"]["4"]
+    assert ours == tomllib.loads(CALIBRATED.read_text())["network-ceph-rbd"]["4"]
     assert ours["capacity"] == pytest.approx(1e6 / 46.5 / 4, rel=0.01)
 
 

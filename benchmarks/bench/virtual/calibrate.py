@@ -16,15 +16,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from benchmarks import result_file
-from benchmarks.bench.scenario import load, names
+from benchmarks.bench.scenario import CALIBRATED, names, read
 from benchmarks.bench.virtual.host import Host, Load
 from iokeel.calibrate.fio import Job, JobResult
 from iokeel.calibrate.measurement import Plan, measure
 from iokeel.calibrate.result import Calibration, evaluate
 from iokeel.core.values.curve import KIB, CostCurve
-from testing.lab.disks.disksim import SOURCE, params
+from testing.lab.disks.disksim import params
 
-FILE = SOURCE / "calibrated.toml"
 _HEAD = """\
 # What `iokeel calibrate` finds on each disk at each slowdown of the scenarios. Written by
 # python -m benchmarks.bench.virtual.calibrate
@@ -105,11 +104,10 @@ def _points(curve: CostCurve) -> str:
 def main() -> None:
     """Calibrate all disks, and write the file."""
     argparse.ArgumentParser(description=result_file.question(__doc__)).parse_args()
-    cases = [load(name).cases[0] for name in names()]
-    wanted = sorted({(case.device, case.slowdown) for case in cases})
-    found = [(*each, calibrated(*each)) for each in wanted]
-    FILE.write_text(text(found))
-    sys.stdout.write(FILE.read_text())
+    tables = [read(name) for name in names()]
+    wanted = sorted({(table.device, table.slowdown) for table in tables})
+    CALIBRATED.write_text(text((*each, calibrated(*each)) for each in wanted))
+    sys.stdout.write(CALIBRATED.read_text())
 
 
 if __name__ == "__main__":
