@@ -163,9 +163,10 @@ def with_vain(before: StorageState, load: Load, after: Feedback) -> Feedback:
     """Return the feedback with what cuts have taught.
 
     They are in vain if the queue is shorter by a fifth, and latency isn't lower by a fifth: its
-    base has risen. Above the configured capacity, load alone explains latency. Then the ratio goes back to where it was, and the target rises so that this
-    latency is a fifth below it. It falls again once latency is another fifth below that, and
-    slowly by itself. While latency still rises, it isn't known what a cut does.
+    base has risen. Above the configured capacity, load alone explains it. Then the ratio goes back
+    to where it was, and the target rises so that this latency is a fifth below it. It falls again
+    once latency is another fifth below that, and slowly by itself. While latency still rises, it
+    isn't known what a cut does.
     """
     strain, activity = storage_strain(before.policy, load.activity), load.activity
     if strain is None or activity is None or before.policy.capacity is None or after.doubt:
