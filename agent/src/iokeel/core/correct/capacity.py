@@ -148,7 +148,7 @@ def feedback_after(
         fell=SLACK * ratio < last.ratio,
         doubt=0,
         over=over,
-        passed=_passed_after(last, ratio, load.activity, over=over),
+        passed=_passed_after(before, ratio, load.activity, over=over),
     )
 
 
@@ -189,17 +189,19 @@ def with_vain(before: StorageState, load: Load, after: Feedback) -> Feedback:
 
 
 def _passed_after(
-    last: Feedback, ratio: float, activity: StorageActivity | None, *, over: bool
+    before: StorageState, ratio: float, activity: StorageActivity | None, *, over: bool
 ) -> tuple[float, float]:
     """Return the ratios at which latency passed its target in the last two times, oldest first.
 
     ratio: after the interval. A time is a row of intervals above the target, and has the ratio of
-    its last one. inf: not known.
+    its last one. inf: not known. While a drive is short, they aren't forgotten: a storage may be
+    calm only because that drive is held.
     """
+    last = before.feedback
     earlier, latest = last.passed
     if over:
         return (earlier if last.over else latest), last.ratio
-    if ratio > SLACK * max(last.passed):
+    if ratio > SLACK * max(last.passed) and not before.division.short:
         return inf, inf
     if activity is None:
         return last.passed
