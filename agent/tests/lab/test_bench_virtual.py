@@ -231,6 +231,13 @@ def test_law_holds_a_drive_to_its_limit(controller: str, bs: str) -> None:
     assert held.rate == pytest.approx(2000, rel=0.01)
 
 
+@pytest.mark.parametrize("seed", [3, 8])
+def test_limits_that_keep_a_reservation_are_not_lifted_because_they_work(seed: int) -> None:
+    case = load("reservation").cases[0]
+    victim = run(case, VIRTUAL["iokeel-exact"], seed).drives["victim"]
+    assert min(victim.by_second[12:]) > 0.9 * case.owed(case.drives[0])
+
+
 def test_published_rule_holds_a_limit_of_one_size() -> None:
     held = run(_scenario({"limit": 2000}, "16k"), VIRTUAL["average-size"], 1).drives["db"]
     assert held.rate == pytest.approx(2000, rel=0.02)

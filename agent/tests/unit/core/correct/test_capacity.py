@@ -19,6 +19,7 @@ from iokeel.core.correct.capacity import (
     Unmet,
     feedback_after,
     follow,
+    is_full,
     peak_after,
     room_while_idle,
 )
@@ -171,6 +172,17 @@ def test_where_it_was_full_is_forgotten_slowly_whatever_the_gap() -> None:
     for elapsed_s in (1.0, 3e6):
         load = Load(StorageActivity(elapsed_s, 10_000, 0.0005, 1.0, 32, 1.0, 1.0), 10_000)
         assert 1.2 < max(feedback_after(state, load).passed) < 1.21
+
+
+@pytest.mark.parametrize("short", [False, True])
+def test_a_calm_storage_is_still_full_while_a_drive_is_short(short: bool) -> None:
+    """It may be calm because its drives are held."""
+    policy, activity = StoragePolicy(10_000, 1.0), StorageActivity(1, 9000, 0.0003, 1, 3, 1, 1)
+    feedback = Feedback(ratio=1.2, passed=(1.0, 1.1))
+    division = Division(usable=12_000, short=short)
+    state = StorageState(policy, feedback=feedback, division=division, activity=activity)
+    found = feedback_after(state, Load(activity, 12_000))
+    assert is_full(policy, found, activity) == short
 
 
 @pytest.mark.parametrize("suffers", [False, True])
