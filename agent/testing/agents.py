@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,16 @@ QEMU = "qemu-system-x86_64"
 NOBODY = 65534
 #: Words before a program's own: it is killed when the thread that started it ends, in any way.
 ENDING_WITH_OWNER = ("setpriv", "--pdeathsig", "KILL")
+_CHECKOUT = Path(__file__).parents[2]
+# The folder that others may not enter becomes another one, with the checkout alone.
+_OPENED = """
+mount --bind "$2" /mnt
+mount -t tmpfs -o mode=755 tmpfs "$1"
+mkdir -p "$2"
+mount --move /mnt "$2"
+shift 2
+exec "$@"
+"""
 _START_S = 120.0
 _FIRST_PORT = 10_000
 _WORKERS = 32  # at most
@@ -47,25 +58,35 @@ class Done:
         return line.removeprefix("iokeel: ")
 
 
+def as_nobody(*words: str | Path) -> list[str | Path]:
+    """Return a command that runs another one as nobody, who sees the checkout also in /root."""
+    user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *words]
+    closed = [folder for folder in _CHECKOUT.parents if not folder.stat().st_mode & stat.S_IXOTH]
+    if not closed:
+        return user
+    view = ["unshare", "--mount", "--propagation=private", "sh", "-euc", _OPENED, "opened"]
+    return [*view, closed[-1], _CHECKOUT, *user]
+
+
 def iokeel(
     *words: str | Path,
     stdin: bytes = b"",
     environment: Mapping[str, str] | None = None,
-    uid: int | None = None,
+    nobody: bool = False,
     cwd: Path | None = None,
     timeout_s: float = 60,
 ) -> Done:
-    """Run the command in an environment without settings of a terminal or an agent."""
+    """Run the command in an environment without settings of a terminal or an agent.
+
+    nobody: as that user.
+    """
     unwanted = ("COLUMNS", "IOKEEL_SOCKET", "FORCE_COLOR")
     env = {k: v for k, v in os.environ.items() if k not in unwanted} | {**(environment or {})}
     done = subprocess.run(
-        [IOKEEL, *words],
+        as_nobody(IOKEEL, *words) if nobody else [IOKEEL, *words],
         input=stdin,
         capture_output=True,
         env=env,
-        user=uid,
-        group=uid,
-        extra_groups=None if uid is None else [],
         cwd=cwd,
         timeout=timeout_s,
         check=False,

@@ -23,7 +23,7 @@ from iokeel.calibrate.target import TargetOptions, open_target
 from iokeel.config.load import parse
 from iokeel.errors import CalibrationError
 from iokeel.host.in_use import InUse
-from testing.agents import IOKEEL, NOBODY, iokeel
+from testing.agents import IOKEEL, iokeel
 from testing.api_doc import command_faults
 from testing.host.storage import MIB, loop_device, mounted, nbd_server
 from testing.lab.processors import Processors
@@ -182,7 +182,7 @@ def test_a_read_only_filesystem_is_refused(small: Path) -> None:
 @root_only
 def test_a_user_without_rights_is_told(short_folder: Path, tmp_path: Path, device: Path) -> None:
     for what in (short_folder, tmp_path, device):
-        said = refused(1, what, "--size", "16m", uid=NOBODY)
+        said = refused(1, what, "--size", "16m", nobody=True)
         assert said == f"{what}: permission denied; run it as root"
 
 

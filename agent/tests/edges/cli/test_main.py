@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from iokeel import __version__
-from testing.agents import IOKEEL, NOBODY, Agent, Done, iokeel
+from testing.agents import IOKEEL, Agent, Done, iokeel
 from testing.waiting import eventually
 from tests.unit.cli.reports import drive, vm
 
@@ -375,7 +375,7 @@ def test_a_stale_socket_is_told_from_none(short_folder: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_without_permission_the_mend_is_said(agent: Agent) -> None:
-    said = refused(1, "stats", "--socket", agent.socket, uid=NOBODY)
+    said = refused(1, "stats", "--socket", agent.socket, nobody=True)
     mend = "run as root or as a member of the socket's group"
     assert said == f"{agent.socket}: permission denied; {mend}"
 

@@ -36,7 +36,16 @@ from iokeel.report.metrics.table import DESCRIPTIONS
 from iokeel.report.promises import settings_report
 from iokeel.report.records import SERIES
 from iokeel.report.snapshot import Known, Snapshot, snapshot_of
-from testing.agents import NOBODY, Agent, Done, free_port, http, iokeel, start_qemu
+from testing.agents import (
+    NOBODY,
+    Agent,
+    Done,
+    as_nobody,
+    free_port,
+    http,
+    iokeel,
+    start_qemu,
+)
 from testing.hypervisors.qmp_server import QmpServer
 from testing.waiting import eventually, until
 from tests.edges.conftest import VM
@@ -353,12 +362,9 @@ def test_a_hook_of_another_user_changes_nothing(agent: Agent) -> None:
     agent.socket.chmod(0o666)  # for the group, in its place
     try:
         done = subprocess.run(
-            [sys.executable, "-c", send, agent.socket],
+            as_nobody(sys.executable, "-c", send, agent.socket),
             input=request.encode(),
             stdout=subprocess.PIPE,
-            user=NOBODY,
-            group=NOBODY,
-            extra_groups=[],
             check=True,
         )
     finally:
@@ -673,7 +679,7 @@ def test_a_state_dir_that_is_a_file_is_refused(fresh: Agent) -> None:
 @root_only
 def test_a_state_dir_that_can_not_be_written_is_refused(fresh: Agent) -> None:
     fresh.state.mkdir(mode=0o755)
-    done = iokeel("agent", "--config", fresh.config, uid=NOBODY)
+    done = iokeel("agent", "--config", fresh.config, nobody=True)
     assert done.status == 2
     assert done.complaint == (
         f"{fresh.state}/lock: Permission denied; let the agent write it, or set another state_dir"
@@ -701,7 +707,7 @@ def test_a_configuration_that_is_a_folder_is_named(fresh: Agent) -> None:
 @root_only
 def test_a_configuration_that_may_not_be_read_is_named(fresh: Agent) -> None:
     fresh.config.chmod(0o600)
-    done = iokeel("agent", "--config", fresh.config, uid=NOBODY)
+    done = iokeel("agent", "--config", fresh.config, nobody=True)
     assert done.status == 2
     assert done.complaint.startswith(f"{fresh.config}: can't be read, Permission denied; ")
 
