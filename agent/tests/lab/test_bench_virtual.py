@@ -235,6 +235,7 @@ def test_law_holds_a_drive_to_its_limit(controller: str, bs: str) -> None:
 def test_limits_that_keep_a_reservation_are_not_lifted_because_they_work(seed: int) -> None:
     case = load("reservation").cases[0]
     victim = run(case, VIRTUAL["iokeel-exact"], seed).drives["victim"]
+    assert victim.by_second is not None
     assert min(victim.by_second[12:]) > 0.9 * case.owed(case.drives[0])
 
 
