@@ -368,6 +368,24 @@ def test_a_login_is_root_or_becomes_root(tmp_path: Path) -> None:
     assert "sudoer asks sudo: True" in played.out
 
 
+@pytest.mark.parametrize("there", ["nothing", "etc/agent.toml", "lib/state.db"])
+def test_only_an_agent_on_a_new_host_begins_by_observing(tmp_path: Path, there: str) -> None:
+    """Else it has a configuration, or guests that it would let go of."""
+    for folder in ("etc", "lib"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / there).touch()
+    config = tmp_path / "etc/agent.toml"
+    given: dict[str, Any] = {
+        "__iokeel_config": str(config),
+        "__iokeel_state_dir": str(tmp_path / "lib"),
+    }
+    playbook = tasks_alone(tmp_path, "first", "/nowhere")
+    played = play(playbook, inventory(tmp_path, {"hv1": LOCAL}), **given)
+    assert played.status == 0, played.out
+    text = config.read_text() if config.exists() else ""
+    assert ("observe" in text) == (there == "nothing")
+
+
 def test_only_an_agent_that_is_not_the_service_is_refused(tmp_path: Path) -> None:
     """One that hangs as it starts, or is at its stop, has to be replaced by a rollback."""
     own = {
