@@ -199,11 +199,11 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
 
     Raises BenchError if there is none of this name, or its file can't be used.
     """
-    path = folder / f"{name}.toml"
-    table = read(name, folder)
+    path, content = _found(name, folder)
     try:
+        table = msgspec.toml.decode(content, type=ScenarioTable)
         told = _told(path, table)
-        question = _question(path, path.read_text())
+        question = _question(path, content.decode())
         digest = _digest(table, told)
         cases = [
             _case(path, table, case, told, question, digest, shorten)
@@ -224,19 +224,22 @@ def load(name: str, shorten: float = 1.0, folder: Path = SCENARIOS) -> Suite:
     )
 
 
-def read(name: str, folder: Path = SCENARIOS) -> ScenarioTable:
-    """Return a scenario as it is written.
+def read(name: str) -> ScenarioTable:
+    """Return a scenario as it is written. Raises BenchError if it can't be read."""
+    path, content = _found(name, SCENARIOS)
+    try:
+        return msgspec.toml.decode(content, type=ScenarioTable)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise BenchError(str(path), str(error), "correct the file") from error
 
-    Raises BenchError if there is none of this name, or its file can't be read.
-    """
+
+def _found(name: str, folder: Path) -> tuple[Path, bytes]:
+    """Return a scenario's file and what is in it. Raises BenchError if there is none."""
     path = folder / f"{name}.toml"
     if not path.is_file():
         known = did_you_mean(name, (each.stem for each in folder.glob("*.toml")))
         raise BenchError(f"scenario {name}", "there is none of this name", known)
-    try:
-        return msgspec.toml.decode(path.read_bytes(), type=ScenarioTable)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise BenchError(str(path), str(error), "correct the file") from error
+    return path, path.read_bytes()
 
 
 def _digest(table: ScenarioTable, told: _Told) -> str:
@@ -366,8 +369,10 @@ def _told(path: Path, table: ScenarioTable) -> _Told:
         mend = did_you_mean(table.device, DEVICES)
         raise BenchError(f"{path}: device", f"there is no disk {table.device}", mend)
     own = table.capacity, table.latency_target_ms
+    mend = "run python -m benchmarks.bench.virtual.calibrate"
     if None not in own:
         file, found = COSTS, tomllib.loads(COSTS.read_text()).get(table.device)
+        mend = "remove capacity and latency_target_ms: calibrate found them"
     elif own == (None, None):
         disks = tomllib.loads(CALIBRATED.read_text())
         file, found = CALIBRATED, disks.get(table.device, {}).get(f"{table.slowdown:g}")
@@ -376,7 +381,6 @@ def _told(path: Path, table: ScenarioTable) -> _Told:
         raise BenchError(str(path), what, "add the other, or remove both: calibrate found them")
     if found is None:
         what = f"{file.name} has no figures of {table.device} at {table.slowdown:g}"
-        mend = "run python -m benchmarks.bench.virtual.calibrate"
         raise BenchError(f"{path}: device", what, mend)
     model = DEFAULT_MODEL
     if table.curve == "disk":

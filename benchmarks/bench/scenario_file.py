@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 Value = str | int | float | bool
 JobTable = dict[str, Value]
+_Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class StreamTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,8 +84,8 @@ class ScenarioTable(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=Tr
     title: str
     device: str
     slowdown: float
-    capacity: float | None = None
-    latency_target_ms: float | None = None
+    capacity: _Positive | None = None
+    latency_target_ms: _Positive | None = None
     seconds: float
     begin_s: float
     metrics: list[str]

@@ -178,6 +178,7 @@ def test_a_drive_is_owed_what_is_reserved_and_the_others_the_rest() -> None:
         ("jobs.a", "jobs.c", "no drive c"),
         ("count = 2", "count = 2\ncaps.iops-50 = { iops = 50 }", "caps"),
         ("capacity = 1000", "capacity = ", "small.toml"),
+        ("capacity = 1000", "capacity = 0", "> 0.0"),
         ("capacity = 1000\n", "", "only one of capacity and latency_target_ms"),
         ('job = { rw = "randread", bs = "4k" }', 'job = { io_size = "much" }', "not a size"),
     ],
@@ -197,9 +198,10 @@ def test_a_disk_that_nobody_calibrated_is_refused_with_the_mend(
     costs = tmp_path / "costs.toml"
     costs.write_text("[hdd-hts72755]\n")
     monkeypatch.setattr("benchmarks.bench.scenario.COSTS", costs)
-    mend = "run python -m benchmarks.bench.virtual.calibrate"
+    mend = "remove capacity and latency_target_ms: calibrate found them"
     with pytest.raises(BenchError, match=f"costs.toml has no figures of nvme-970-pro.*{mend}"):
         load("small", folder=small(tmp_path))
+    mend = "run python -m benchmarks.bench.virtual.calibrate"
     with pytest.raises(BenchError, match=f"calibrated.toml has no figures of .* at 30.*{mend}"):
         load("small", folder=small(tmp_path, f"20\n{TOLD}", "30\n"))
 
