@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,7 @@ from iokeel.errors import ConfigError
 from iokeel.words.quoting import did_you_mean
 from iokeel.words.units import parse_size
 from testing.lab.disks.disksim import DEVICES
+from testing.lab.disks.storage_daemon import CONNECTION_DEPTH
 from testing.lab.fio import Job
 
 SCENARIOS = BENCHMARKS / "scenarios"
@@ -291,6 +292,8 @@ def _case(
     if unknown := case.jobs.keys() - {each.name for each in table.drives}:
         mend = did_you_mean(min(unknown), [each.name for each in table.drives])
         raise BenchError(f"{path}: case {case.name}", f"no drive {min(unknown)}", mend)
+    if not table.booted:
+        _check_depths(drives)
     return Scenario(
         path.stem,
         case.name,
@@ -345,6 +348,18 @@ def _drives(table: ScenarioDrive, told: _Told, case: CaseTable, shorten: float) 
         )
         for name in found
     ]
+
+
+def _check_depths(drives: Sequence[Drive]) -> None:
+    """Raise ValueError if an export's job has more requests at once than its connection carries."""
+    for drive in drives:
+        depth = max(int(stream.job.get("iodepth", 1)) for stream in drive.streams)
+        if depth > CONNECTION_DEPTH and not drive.guest:
+            jobs = -(-depth // CONNECTION_DEPTH)
+            raise ValueError(
+                f"drive {drive.name}: a connection to QEMU's NBD server carries {CONNECTION_DEPTH} "
+                f"requests at once; write iodepth = {-(-depth // jobs)} and numjobs = {jobs}"
+            )
 
 
 def _shortened(job: dict[str, Value], shorten: float) -> Job:

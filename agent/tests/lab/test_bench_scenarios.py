@@ -176,6 +176,7 @@ def test_a_drive_is_owed_what_is_reserved_and_the_others_the_rest() -> None:
         ("weight = 300", "weight = [3]", "$.drives[0].policy"),
         ("begin_s", "begins", "unknown field `begins`"),
         ("jobs.a", "jobs.c", "no drive c"),
+        ('bs = "8k"', 'bs = "8k", iodepth = 33', "write iodepth = 11 and numjobs = 3"),
         ("count = 2", "count = 2\ncaps.iops-50 = { iops = 50 }", "caps"),
         ("capacity = 1000", "capacity = ", "small.toml"),
         ("capacity = 1000", "capacity = 0", "> 0.0"),

@@ -9,6 +9,9 @@ from typing import Any
 from testing.lab.roots.namespace import Namespace
 from testing.processes import end, ready
 
+#: So many requests of a connection are under way at most: QEMU's nbd/server.c, MAX_NBD_REQUESTS.
+CONNECTION_DEPTH = 16
+
 
 class StorageDaemon:
     """A storage daemon whose drives are equal parts of one device, each in its own throttle group.
