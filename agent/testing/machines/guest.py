@@ -92,6 +92,16 @@ def rate(machine: Host, name: str) -> float:
     return COST * requests / (time.monotonic() - began)
 
 
+def rate_above(machine: Host, name: str, least: float) -> float:
+    """Return a guest's rate once it is above `least`: it has only time that nobody else wants."""
+
+    def found() -> float:
+        now = rate(machine, name)
+        return now if now > least else 0.0
+
+    return eventually(found, _BOOT_S, what=f"{name} does more than {least}")
+
+
 def _reads(machine: Host, name: str) -> tuple[int, int]:
     """Return the number of requests and of bytes so far."""
     lines = machine.run("virsh", "domblkstat", name, "vda").splitlines()
