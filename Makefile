@@ -92,7 +92,7 @@ test-page: setup page ## Test the page: real Cockpit, browser, libvirt, guests (
 	agent/prerequisites chromium cockpit-ws cockpit-bridge cockpit-system
 	cd agent && ../$(BIN)/python -m pytest tests/page
 
-test-deploy: setup page ## Test packages and Ansible's role on booted machines, an hour each (DISTRIBUTION=trixie: one)
+test-deploy: setup page ## Test packages and Ansible's role on booted machines (DISTRIBUTION=trixie: one; an hour each)
 	cd agent && ../$(BIN)/python -m pytest --numprocesses 2 --durations=15 -m booted \
 		tests/deploy tests/system/test_virtqemud.py \
 		$(if $(filter-out bookworm trixie,$(DISTRIBUTION)),$(error DISTRIBUTION is bookworm or trixie)) \
