@@ -353,7 +353,7 @@ def _drives(table: ScenarioDrive, told: _Told, case: CaseTable, shorten: float) 
 def _check_depths(drives: Sequence[Drive]) -> None:
     """Raise ValueError if an export's job has more requests at once than its connection carries."""
     for drive in drives:
-        depth = max(int(stream.job.get("iodepth", 1)) for stream in drive.streams)
+        depth = max(int(str(stream.job.get("iodepth", 1))) for stream in drive.streams)
         if depth > CONNECTION_DEPTH and not drive.guest:
             jobs = -(-depth // CONNECTION_DEPTH)
             raise ValueError(
